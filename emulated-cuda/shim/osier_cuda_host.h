@@ -2,12 +2,13 @@
 //
 // Included in front of every kernel source (see ../scan.rs). A kernel is called
 // once per thread; the driver sets `osier_state` before each call and each
-// time a thread goes on behind a barrier. Threads of one process never run
+// time a thread goes on behind a barrier or a sleep. Threads of one process never run
 // kernels at once, so a plain global will do.
 //
-// Shared variables are static: blocks run one after the other. Dynamic shared
-// memory is `osier_state.shared`; the build rewrites `extern __shared__ T x[];`
-// to a pointer to it.
+// Shared variables are static: blocks run one after the other, unless a thread
+// sleeps (`__nanosleep`), so a kernel that waits in memory has none. Dynamic shared
+// memory is `osier_state.shared`, of each block its own; the build rewrites
+// `extern __shared__ T x[];` to a pointer to it.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -43,6 +44,7 @@ struct osier_launch_state {
     dim3 block_dim, grid_dim;
     void *shared;
     void (*barrier)(void);
+    void (*sleep)(void);
     void (*trap)(const char *what);
     // Told of each access, if there is one: address, bytes, 1 for a write.
     void (*access)(const void *address, size_t bytes, int write);
@@ -89,7 +91,7 @@ static inline void __syncthreads() { osier_state.barrier(); }
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __nanosleep(unsigned) { __builtin_ia32_pause(); }
+static inline void __nanosleep(unsigned) { osier_state.sleep(); }
 static inline void __trap() { osier_state.trap("__trap"); }
 #undef assert
 #define assert(what) ((what) ? (void)0 : osier_state.trap("assertion failed: " #what))

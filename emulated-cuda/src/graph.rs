@@ -216,11 +216,7 @@ impl GraphRun {
                     false => Moved::More,
                 })
             }
-            // The worker steps again afterwards; the node is over then.
-            Moved::Unlocked(job) => {
-                self.running[pick].1 = Op::Nothing;
-                Ok(Moved::Unlocked(job))
-            }
+            // The worker steps again afterwards, also when the node is over.
             other => Ok(other),
         }
     }
@@ -229,10 +225,5 @@ impl GraphRun {
     pub fn meets_host(&self) -> bool {
         let meets = |node: &Node| matches!(node.op, Op::Host(..) | Op::Write(..) | Op::Await(..));
         self.graph.nodes.iter().any(meets)
-    }
-
-    /// True when the last node is over.
-    pub fn is_over(&self) -> bool {
-        self.done.iter().all(|&d| d)
     }
 }

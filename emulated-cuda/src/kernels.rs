@@ -1,17 +1,12 @@
-//! Kernels by name, and how a grid runs: block by block, thread by thread.
-//!
-//! Threads of a block run one after the other on one fiber, until one meets a
-//! barrier: it stays behind on its fiber, and the next thread gets another. When
-//! all wait, all go on. So a kernel without barriers costs a call per thread.
-//! Blocks run in an order drawn by seed, and threads forward or backward.
+//! Kernels by name: those that are linked, of libraries that the environment names, and of
+//! images that were loaded. How they run is in [`grid`](crate::grid).
 //!
 //! # Invariants
-//! 1. `Run` is used by the worker thread only, as are the fibers.
+//! 1. A library's state is written by the worker thread only.
 //! 2. A library's table lives as long as the process.
 
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::FromRawFd;
@@ -19,24 +14,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::abi;
 use crate::fault::{Fault, Result, say};
-use crate::fiber::{self, Fiber};
-use crate::isolation;
-use crate::random::Random;
-use crate::record;
+use crate::grid::LaunchState;
 use crate::settings::settings;
-
-/// `osier_launch_state` of the shim.
-#[repr(C)]
-struct LaunchState {
-    thread: [u32; 3],
-    block: [u32; 3],
-    block_dim: [u32; 3],
-    grid_dim: [u32; 3],
-    shared: *mut c_void,
-    barrier: extern "C" fn(),
-    trap: extern "C" fn(*const c_char),
-    access: Option<extern "C" fn(*const c_void, usize, c_int)>,
-}
 
 #[repr(C)]
 struct TableEntry {
@@ -63,8 +42,10 @@ unsafe extern "C" {
 /// A kernel of some library.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    call: extern "C" fn(*mut *mut c_void),
-    state: *mut LaunchState,
+    /// Calls it for one thread, with the addresses of its arguments.
+    pub call: extern "C" fn(*mut *mut c_void),
+    /// What its threads know of themselves.
+    pub state: *mut LaunchState,
     /// Bytes of each argument.
     pub argument_bytes: &'static [usize],
 }
@@ -164,7 +145,7 @@ fn add(found: &mut HashMap<String, Kernel>, mut library: *const Library) {
     while !library.is_null() {
         // SAFETY: a library's table as the shim lays it out (invariant 2).
         let this = unsafe { &*library };
-        if this.version != 2 {
+        if this.version != 3 {
             say("a library of kernels was built for another version of the emulated driver");
             return;
         }
@@ -207,207 +188,6 @@ pub struct Launch {
     pub arguments: Vec<u128>,
     /// Where each argument begins, in units of 16 bytes.
     pub places: Vec<usize>,
-}
-
-/// What the fibers and the scheduler share.
-struct Run {
-    launch: *const Launch,
-    pointers: RefCell<Vec<*mut c_void>>,
-    /// The next thread to begin, in the order of this block.
-    next: Cell<usize>,
-    threads: usize,
-    backward: Cell<bool>,
-    waits: Cell<bool>,
-    ended: Cell<usize>,
-    trapped: RefCell<Option<String>>,
-}
-
-thread_local! {
-    static RUN: Cell<*const Run> = const { Cell::new(std::ptr::null()) };
-    static FIBERS: RefCell<Vec<Fiber>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The run of this thread; only called below `run`.
-fn current() -> &'static Run {
-    // SAFETY: `run` has set it to a value that lives until it returns, and all
-    // callers are fibers that end before that.
-    unsafe { &*RUN.get() }
-}
-
-extern "C" fn barrier() {
-    current().waits.set(true);
-    fiber::give_back();
-}
-
-extern "C" fn trap(what: *const c_char) {
-    // SAFETY: a literal of the shim.
-    let what = unsafe { CStr::from_ptr(what) };
-    *current().trapped.borrow_mut() = Some(what.to_string_lossy().into_owned());
-    loop {
-        fiber::give_back();
-    }
-}
-
-fn position(run: &Run, launch: &Launch, order: usize) -> [u32; 3] {
-    let flat = match run.backward.get() {
-        true => run.threads - 1 - order,
-        false => order,
-    };
-    unflatten(flat as u64, launch.block)
-}
-
-fn unflatten(flat: u64, dim: [u32; 3]) -> [u32; 3] {
-    let (x, y) = (u64::from(dim[0]), u64::from(dim[1]));
-    [
-        (flat % x) as u32,
-        (flat / x % y) as u32,
-        (flat / (x * y)) as u32,
-    ]
-}
-
-/// A fiber's life: threads, one after the other.
-extern "C" fn fiber_main() {
-    let run = current();
-    // SAFETY: `run` keeps the launch alive.
-    let launch = unsafe { &*run.launch };
-    let state = launch.kernel.state;
-    while run.next.get() < run.threads {
-        let order = run.next.get();
-        run.next.set(order + 1);
-        let thread = position(run, launch, order);
-        // SAFETY: only this thread uses the state (invariant 1).
-        unsafe { (*state).thread = thread };
-        let arguments = run.pointers.as_ptr();
-        // SAFETY: nobody else borrows the pointers while kernels run.
-        let arguments = unsafe { (*arguments).as_mut_ptr() };
-        (launch.kernel.call)(arguments);
-        run.ended.set(run.ended.get() + 1);
-    }
-    run.waits.set(false);
-    loop {
-        fiber::give_back();
-    }
-}
-
-/// Runs all blocks. The memory of the kernel is open.
-pub fn run(launch: &mut Launch, seed: u64) -> Result {
-    let mut random = Random::new(seed);
-    let threads = launch.block.iter().product::<u32>() as usize;
-    let blocks: u64 = launch.grid.iter().map(|&n| u64::from(n)).product();
-    let mut shared = vec![0u128; launch.shared_bytes.div_ceil(16).max(1)];
-    let base = launch.arguments.as_mut_ptr();
-    let pointers = launch
-        .places
-        .iter()
-        .map(|&at| base.wrapping_add(at).cast::<c_void>())
-        .collect();
-    let run = Run {
-        launch,
-        pointers: RefCell::new(pointers),
-        next: Cell::new(0),
-        threads,
-        backward: Cell::new(false),
-        waits: Cell::new(false),
-        ended: Cell::new(0),
-        trapped: RefCell::new(None),
-    };
-    RUN.set(&run);
-    let state = launch.kernel.state;
-    let first = random.below(blocks.max(1));
-    let backward = random.below(2) == 1;
-    let mut done = Ok(());
-    for index in 0..blocks {
-        let index = if backward { blocks - 1 - index } else { index };
-        let block = unflatten((index + first) % blocks, launch.grid);
-        // Shared memory holds no defined values when a block begins.
-        shared.fill(0xa5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5);
-        // SAFETY: only this thread uses the state (invariant 1).
-        unsafe {
-            *state = LaunchState {
-                thread: [0; 3],
-                block,
-                block_dim: launch.block,
-                grid_dim: launch.grid,
-                shared: shared.as_mut_ptr().cast(),
-                barrier,
-                trap,
-                access: settings().order.then_some(record::note),
-            }
-        };
-        run.next.set(0);
-        run.ended.set(0);
-        run.backward.set(random.below(2) == 1);
-        done = one_block(&run, launch, state);
-        if done.is_err() {
-            break;
-        }
-    }
-    RUN.set(std::ptr::null());
-    done
-}
-
-fn one_block(run: &Run, launch: &Launch, state: *mut LaunchState) -> Result {
-    FIBERS.with_borrow_mut(|fibers| {
-        // Fibers that wait at the barrier, with the thread that each carries.
-        let mut waiting: Vec<(usize, usize)> = Vec::new();
-        let mut used = 0;
-        while run.next.get() < run.threads {
-            if used == fibers.len() {
-                fibers.push(Fiber::new().ok_or_else(|| {
-                    Fault::named(abi::ERROR_LAUNCH_OUT_OF_RESOURCES, "no memory for stacks")
-                })?);
-            }
-            let fiber = &fibers[used];
-            fiber.begin(fiber_main);
-            run.waits.set(false);
-            fiber.run();
-            check(run, launch)?;
-            if run.waits.get() {
-                waiting.push((used, run.next.get() - 1));
-                used += 1;
-            }
-        }
-        while !waiting.is_empty() {
-            if run.ended.get() > 0 {
-                let (ended, wait) = (run.ended.get(), waiting.len());
-                return Err(Fault::named(
-                    abi::ERROR_LAUNCH_FAILED,
-                    format!(
-                        "kernel {}: {wait} threads of a block wait at a barrier that {ended} never reach",
-                        launch.name
-                    ),
-                ));
-            }
-            let mut still = Vec::new();
-            for &(fiber, order) in &waiting {
-                let thread = position(run, launch, order);
-                // SAFETY: only this thread uses the state (`run`'s invariant 1).
-                unsafe { (*state).thread = thread };
-                run.waits.set(false);
-                fibers[fiber].run();
-                check(run, launch)?;
-                if run.waits.get() {
-                    still.push((fiber, order));
-                }
-            }
-            waiting = still;
-        }
-        Ok(())
-    })
-}
-
-fn check(run: &Run, launch: &Launch) -> Result {
-    if let Some(what) = run.trapped.borrow_mut().take() {
-        return Err(Fault::named(
-            abi::ERROR_LAUNCH_FAILED,
-            format!("kernel {}: {what}", launch.name),
-        ));
-    }
-    match isolation::caught() {
-        0 => Ok(()),
-        address => Err(Fault::named(
-            abi::ERROR_ILLEGAL_ADDRESS,
-            format!("kernel {} touches 0x{address:x}", launch.name),
-        )),
-    }
+    /// Blocks that the device runs at a time.
+    pub resident: usize,
 }

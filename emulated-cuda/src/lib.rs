@@ -17,7 +17,7 @@
 //! | [`work`], [`worker`] | operations of streams, the thread that runs them out of step, and the one that calls functions of the host |
 //! | [`order`], [`record`] | accesses that nothing orders; what kernels touch |
 //! | [`graph`] | captures and graphs |
-//! | [`kernels`], [`fiber`] | kernels by name; blocks, threads, barriers |
+//! | [`kernels`], [`grid`], [`fiber`] | kernels by name; blocks, threads, barriers, waits in memory |
 //! | [`ipc`] | what other processes open |
 //! | [`api`] | the entry points |
 //!
@@ -28,8 +28,8 @@
 //!
 //! # What it does not show
 //! Speed; data races and memory order between threads of a kernel (they run one
-//! after the other); two kernels of a process at once; how a real driver orders
-//! what its documentation leaves open.
+//! after the other), and between kernels of a process (one goes on while all threads of
+//! the others sleep or wait); how a real driver orders what its documentation leaves open.
 //!
 //! # Sources
 //! NVIDIA, CUDA Driver API reference, version 12.2.
@@ -40,6 +40,7 @@ pub mod driver;
 pub mod fault;
 pub mod fiber;
 pub mod graph;
+pub mod grid;
 pub mod ipc;
 pub mod isolation;
 pub mod kernels;

@@ -9,16 +9,17 @@
 //!    uses cannot be freed (`State::check_unused`).
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{self, Handle};
 use crate::driver::State;
 use crate::fault::{Fault, Result};
 use crate::graph::{Graph, GraphRun};
+use crate::grid::{Grid, Pass};
 use crate::ipc::SharedEvent;
-use crate::isolation;
-use crate::kernels::{self, Launch};
+use crate::isolation::{self, Isolation};
+use crate::kernels::Launch;
 use crate::memory::Kind;
 use crate::order::{Accesses, Clock};
 
@@ -133,6 +134,8 @@ pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 pub enum Op {
     /// A kernel.
     Kernel(Box<Launch>),
+    /// A kernel that has begun.
+    Running(Arc<Running>),
     /// A copy.
     Copy(Box<Copy>),
     /// Copies without an order among them.
@@ -171,8 +174,8 @@ pub enum Moved {
     More,
     /// It waits for something that polling finds.
     Blocked,
-    /// It runs without the lock, and is over then.
-    Unlocked(Box<dyn FnOnce() -> Result + Send>),
+    /// It runs without the lock, and says how far it has come; over, its next step says so.
+    Unlocked(Box<dyn FnOnce() -> Result<Pass> + Send>),
 }
 
 impl Op {
@@ -180,6 +183,7 @@ impl Op {
     pub fn name(&self) -> String {
         match self {
             Op::Kernel(launch) => format!("kernel {}", launch.name),
+            Op::Running(running) => format!("kernel {}", running.name),
             Op::Copy(_) => "a copy".into(),
             Op::Batch(_) => "a batch of copies".into(),
             Op::Fill(_) => "a fill".into(),
@@ -265,9 +269,17 @@ impl Op {
     pub fn step(&mut self, state: &mut State, context: Handle) -> Result<Moved> {
         match self {
             Op::Kernel(launch) => {
-                let launch = launch.clone();
-                kernel(*launch, state, context)
+                let running = Arc::new(Running::new(launch, state, context)?);
+                *self = Op::Running(running);
+                self.step(state, context)
             }
+            Op::Running(running) => Ok(match running.is_over() {
+                true => Moved::Done,
+                false => {
+                    let running = running.clone();
+                    Moved::Unlocked(Box::new(move || running.pass()))
+                }
+            }),
             Op::Copy(copy) => {
                 copy.step(state)?;
                 Ok(match copy.is_over() {
@@ -495,68 +507,99 @@ fn word(state: &State, at: u64, bytes: u64) -> Result<u64> {
     }
 }
 
-/// Prepares a kernel: what it may reach, then the run without the lock.
-fn kernel(mut launch: Launch, state: &mut State, context: Handle) -> Result<Moved> {
-    let device = state.context(context)?.device;
-    let mut devices = vec![device];
-    for peer in &state.context(context)?.peers {
-        if let Some(peer) = state.contexts.get(peer) {
-            devices.push(peer.device);
+/// A kernel that has begun.
+#[derive(Debug)]
+pub struct Running {
+    name: String,
+    grid: Mutex<Grid>,
+    /// What it may reach, and how that is opened.
+    devices: Vec<usize>,
+    ranges: Vec<(u64, u64)>,
+    isolation: Arc<Isolation>,
+}
+
+impl Running {
+    /// Finds out what a kernel may reach.
+    fn new(launch: &Launch, state: &mut State, context: Handle) -> Result<Running> {
+        let device = state.context(context)?.device;
+        let mut devices = vec![device];
+        for peer in &state.context(context)?.peers {
+            if let Some(peer) = state.contexts.get(peer) {
+                devices.push(peer.device);
+            }
         }
-    }
-    let words = (launch.arguments.iter()).flat_map(|words| [*words as u64, (words >> 64) as u64]);
-    for a in words.filter_map(|word| state.memory.find(word)) {
-        if !a.ready {
-            return Err(Fault::named(
-                abi::ERROR_ILLEGAL_STATE,
-                format!(
-                    "use before allocation: kernel {} uses {} (hint: wait for an event of its stream)",
-                    launch.name,
-                    a.describe()
-                ),
-            ));
+        let words =
+            (launch.arguments.iter()).flat_map(|words| [*words as u64, (words >> 64) as u64]);
+        for a in words.filter_map(|word| state.memory.find(word)) {
+            if !a.ready {
+                return Err(Fault::named(
+                    abi::ERROR_ILLEGAL_STATE,
+                    format!(
+                        "use before allocation: kernel {} uses {} (hint: wait for an event of its stream)",
+                        launch.name,
+                        a.describe()
+                    ),
+                ));
+            }
+            let given = a.access >> device & 1 == 1;
+            let reached = match a.kind {
+                // Rights of their own, whatever peers were enabled.
+                Kind::Pooled(_) | Kind::Mapped(_) => given,
+                Kind::Device => given || devices.contains(&a.device),
+                _ => true,
+            };
+            if !reached {
+                return Err(Fault::named(
+                    abi::ERROR_ILLEGAL_ADDRESS,
+                    format!(
+                        "kernel {} of device {device} uses {}, which was not opened for it",
+                        launch.name,
+                        a.describe()
+                    ),
+                ));
+            }
         }
-        let given = a.access >> device & 1 == 1;
-        let reached = match a.kind {
-            // Rights of their own, whatever peers were enabled.
-            Kind::Pooled(_) | Kind::Mapped(_) => given,
-            Kind::Device => given || devices.contains(&a.device),
-            _ => true,
+        let ranges: Vec<(u64, u64)> = match *state.memory.isolation {
+            Isolation::Keys(_) => Vec::new(),
+            Isolation::Windows => state
+                .memory
+                .all()
+                .filter(|a| a.kind.is_device() && a.ready)
+                .filter(|a| match a.kind {
+                    Kind::Pooled(_) | Kind::Mapped(_) => a.access >> device & 1 == 1,
+                    _ => devices.iter().any(|d| a.access & (1 << d) != 0),
+                })
+                .map(|a| a.region)
+                .collect(),
         };
-        if !reached {
-            return Err(Fault::named(
-                abi::ERROR_ILLEGAL_ADDRESS,
-                format!(
-                    "kernel {} of device {device} uses {}, which was not opened for it",
-                    launch.name,
-                    a.describe()
-                ),
-            ));
-        }
+        let seed = state.random.next();
+        Ok(Running {
+            name: launch.name.clone(),
+            grid: Mutex::new(Grid::new(launch.clone(), seed)),
+            devices,
+            ranges,
+            isolation: state.memory.isolation.clone(),
+        })
     }
-    let ranges: Vec<(u64, u64)> = match *state.memory.isolation {
-        isolation::Isolation::Keys(_) => Vec::new(),
-        isolation::Isolation::Windows => state
-            .memory
-            .all()
-            .filter(|a| a.kind.is_device() && a.ready)
-            .filter(|a| match a.kind {
-                Kind::Pooled(_) | Kind::Mapped(_) => a.access >> device & 1 == 1,
-                _ => devices.iter().any(|d| a.access & (1 << d) != 0),
-            })
-            .map(|a| a.region)
-            .collect(),
-    };
-    let isolation = state.memory.isolation.clone();
-    let seed = state.random.next();
-    Ok(Moved::Unlocked(Box::new(move || {
-        isolation.open(&devices, &ranges);
+
+    fn grid(&self) -> MutexGuard<'_, Grid> {
+        self.grid.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self) -> bool {
+        self.grid().is_over()
+    }
+
+    /// Runs what can go on; without the driver's lock.
+    fn pass(&self) -> Result<Pass> {
+        let mut grid = self.grid();
+        self.isolation.open(&self.devices, &self.ranges);
         isolation::kernel_runs(true);
-        let done = kernels::run(&mut launch, seed);
+        let done = grid.pass();
         isolation::kernel_runs(false);
-        isolation.shut(&ranges);
+        self.isolation.shut(&self.ranges);
         done
-    })))
+    }
 }
 
 /// A graph as an operation.

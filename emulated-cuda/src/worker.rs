@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use crate::abi::Handle;
 use crate::driver::{State, driver};
 use crate::fault::{Fault, Result, become_worker, say};
+use crate::grid::Pass;
 use crate::settings::settings;
 use crate::work::{HostFunction, Moved, Op};
 use crate::{fiber, isolation, order, record};
@@ -79,9 +80,10 @@ pub fn run() {
                 let done = job();
                 state = driver.lock();
                 told(&mut state, stream);
-                done.map(|()| match &op {
-                    Op::Graph(run) if !run.is_over() => Moved::More,
-                    _ => Moved::Done,
+                done.map(|pass| match (pass, &op) {
+                    (Pass::Waits, _) => Moved::Blocked,
+                    (Pass::Over, Op::Running(_)) => Moved::Done,
+                    (Pass::Over | Pass::Moved, _) => Moved::More,
                 })
             }
             other => other,

@@ -156,20 +156,26 @@ fn launch(
         shared_bytes: shared_bytes as usize,
         arguments: words,
         places,
+        resident: (occupancy(threads as c_int, shared_bytes as usize) * PROCESSORS).max(1) as usize,
     };
     state.submit(stream, Op::Kernel(Box::new(launch))).map(drop)
 }
 
 fn blocks_per_processor(function_handle: Handle, block: c_int, shared: usize) -> Result<c_int> {
     function(&*lock()?, function_handle)?;
+    Ok(occupancy(block, shared))
+}
+
+/// Blocks of a kernel that a multiprocessor runs at a time.
+fn occupancy(block: c_int, shared: usize) -> c_int {
     if !(1..=BLOCK).contains(&block) || shared > SHARED.2 as usize {
-        return Ok(0);
+        return 0;
     }
     let by_threads = PROCESSOR_THREADS / block;
     let by_shared = (SHARED.2 as usize)
         .checked_div(shared)
         .map_or(32, |n| n as c_int);
-    Ok(by_threads.min(by_shared).min(32))
+    by_threads.min(by_shared).min(32)
 }
 
 entries! {

@@ -189,6 +189,9 @@ pub fn kernel(name: &str) -> u64 {
         "trap",
         "beyond",
         "askew",
+        "relay",
+        "together",
+        "ping",
         "absent",
     ];
     let text: String = names

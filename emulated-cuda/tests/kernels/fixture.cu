@@ -45,3 +45,29 @@ extern "C" __global__ void trap(unsigned *data) { assert(data[0] == 7); }
 extern "C" __global__ void beyond(unsigned char *at, unsigned long long n) { at[n] = 1; }
 
 extern "C" __global__ void askew(const int *from, int *to) { *to = *from; }
+
+// Blocks come one after the other: each waits for its number, and has its last thread pass
+// the next on.
+extern "C" __global__ void relay(unsigned *turn) {
+    if (threadIdx.x == 0) {
+        while (atomicAdd(turn, 0u) != blockIdx.x) __nanosleep(100);
+    }
+    __syncthreads();
+    if (threadIdx.x == blockDim.x - 1) atomicAdd(turn, 1u);
+}
+
+// Blocks wait until all have come, or someone opens the gate.
+extern "C" __global__ void together(unsigned *count, unsigned *gate) {
+    if (threadIdx.x != 0) return;
+    atomicAdd(count, 1u);
+    while (atomicAdd(count, 0u) < gridDim.x && atomicAdd(gate, 0u) == 0) __nanosleep(100);
+}
+
+// Two kernels take turns: each counts in the other's word, up to `rounds`.
+extern "C" __global__ void ping(unsigned *mine, unsigned *theirs, unsigned rounds, unsigned first) {
+    for (unsigned round = 1; round <= rounds; round++) {
+        if (first) atomicExch(theirs, round);
+        while (atomicAdd(mine, 0u) != round) __nanosleep(100);
+        if (!first) atomicExch(theirs, round);
+    }
+}
