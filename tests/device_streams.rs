@@ -327,8 +327,8 @@ fn leaving_releases_streams() {
     stream.synchronize().unwrap();
 }
 
-/// A stream waits for so many operations as a driver takes; calls that enqueue more wait,
-/// and are told of, and none is lost.
+/// A stream waits for a limited number of operations; calls that enqueue more wait, which is
+/// reported, and none is lost.
 #[test]
 fn calls_wait_while_a_stream_is_full() {
     on_streams(&[Network::Shm], |comm, stream| {

@@ -216,7 +216,7 @@ impl GraphRun {
                     false => Moved::More,
                 })
             }
-            // The worker steps again afterwards, also when the node is over.
+            // The worker steps again afterwards, also when the node has ended.
             other => Ok(other),
         }
     }

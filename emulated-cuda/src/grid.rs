@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! 1. A grid is used by the worker thread only, as are the fibers.
-//! 2. While a block has a turn, [`RUN`] is its run.
+//! 2. While a block has a turn, `RUN` is its run.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -267,7 +267,7 @@ pub struct Grid {
     begun: u64,
     #[expect(clippy::vec_box, reason = "fibers keep the addresses of their blocks")]
     under_way: Vec<Box<Block>>,
-    /// One that is over, whose memory the next one takes.
+    /// One that has ended, whose memory the next one takes.
     spare: Option<Box<Block>>,
 }
 
