@@ -58,6 +58,67 @@ macro_rules! both {
     }};
 }
 
+/// Each call of two buffers: on the host, then at each launch of a graph, with new data.
+macro_rules! at_each_launch {
+    (
+        $comm:ident, $stream:ident, $call:ident, $send:expr $(=> $at:expr, $($more:expr)?;)?,
+        $recv:expr $(, $arg:expr)*
+    ) => {{
+        let blank = numbers($comm.rank() + 10, $recv);
+        let (from, mut to) = (upload($stream, &numbers(0, $send)), upload($stream, &blank));
+        let found = upload($stream, &blank);
+        let graph = Graph::capture($stream, |stream| {
+            $comm.on_stream(stream).$call(&from, $($at, $($more,)?)? &mut to $(, $arg)*).unwrap();
+            copy::copy(stream, &to.after_stream(stream), &found.after_stream(stream))?;
+            // Behind it, the contribution may be used again.
+            copy::fill(stream, &from.after_stream(stream), 1).map(drop)
+        })
+        .unwrap();
+        for round in 0..3 {
+            let (send, mut right) = (numbers($comm.rank() + 3 * round, $send), blank.clone());
+            $comm.$call(&send, $($at, $($more,)?)? &mut right $(, $arg)*).unwrap();
+            replace($stream, &send, &from);
+            replace($stream, &blank, &to);
+            graph.launch($stream, &[]).unwrap();
+            assert!(download($stream, &found) == right, "{}, {round}", stringify!($call));
+        }
+    }};
+}
+
+/// All calls of two buffers, in one of the ways above; the last ones on a ring, which it returns.
+macro_rules! each_call {
+    ($how:ident, $comm:ident, $stream:ident) => {{
+        let n = $comm.size();
+        $how!($comm, $stream, allreduce, 1, 1, Op::Sum);
+        $how!($comm, $stream, reduce, 1, 1, 1, Op::Max);
+        $how!($comm, $stream, scan, 1, 1, Op::Min);
+        $how!($comm, $stream, exscan, 1, 1, Op::Sum);
+        $how!($comm, $stream, reduce_scatter_block, n, 1, Op::Sum);
+        $how!($comm, $stream, gather, 1, n, 0);
+        $how!($comm, $stream, allgather, 1, n);
+        $how!($comm, $stream, scatter, n, 1, 1);
+        $how!($comm, $stream, alltoall, n, n);
+        // Blocks of as many elements, from behind.
+        let counts = vec![EACH; n];
+        let places: Vec<usize> = (0..n).rev().map(|rank| rank * EACH).collect();
+        let blocks = (&counts[..], &places[..]);
+        $how!($comm, $stream, reduce_scatter, n, 1, &counts, Op::Sum);
+        $how!($comm, $stream, gatherv, 1, n, &counts, &places, 0);
+        $how!($comm, $stream, allgatherv, 1, n, &counts, &places);
+        $how!($comm, $stream, alltoallv, n => blocks,;, n, blocks);
+        $how!($comm, $stream, scatterv, n => &counts, &places;, 1, 0);
+
+        let ring = $comm.cart_create(&[n], &[true]).unwrap().unwrap();
+        let (two, at) = ([EACH; 2], [EACH, 0]);
+        let pair = (&two[..], &at[..]);
+        $how!(ring, $stream, neighbor_allgather, 1, 2);
+        $how!(ring, $stream, neighbor_allgatherv, 1, 2, &two, &at);
+        $how!(ring, $stream, neighbor_alltoall, 2, 2);
+        $how!(ring, $stream, neighbor_alltoallv, 2 => pair,;, 2, pair);
+        ring
+    }};
+}
+
 fn every_call(comm: &Communicator, stream: &Stream) {
     let n = comm.size();
     let on = comm.on_stream(stream);
@@ -67,32 +128,7 @@ fn every_call(comm: &Communicator, stream: &Stream) {
     comm.bcast(&mut right, n - 1).unwrap();
     assert!(download(stream, &data) == right, "bcast");
 
-    both!(comm, stream, allreduce, 1, 1, Op::Sum);
-    both!(comm, stream, reduce, 1, 1, 1, Op::Max);
-    both!(comm, stream, scan, 1, 1, Op::Min);
-    both!(comm, stream, exscan, 1, 1, Op::Sum);
-    both!(comm, stream, reduce_scatter_block, n, 1, Op::Sum);
-    both!(comm, stream, gather, 1, n, 0);
-    both!(comm, stream, allgather, 1, n);
-    both!(comm, stream, scatter, n, 1, 1);
-    both!(comm, stream, alltoall, n, n);
-    // Blocks of as many elements, from behind.
-    let counts = vec![EACH; n];
-    let places: Vec<usize> = (0..n).rev().map(|rank| rank * EACH).collect();
-    let blocks = (&counts[..], &places[..]);
-    both!(comm, stream, reduce_scatter, n, 1, &counts, Op::Sum);
-    both!(comm, stream, gatherv, 1, n, &counts, &places, 0);
-    both!(comm, stream, allgatherv, 1, n, &counts, &places);
-    both!(comm, stream, alltoallv, n => blocks,;, n, blocks);
-    both!(comm, stream, scatterv, n => &counts, &places;, 1, 0);
-
-    let ring = comm.cart_create(&[n], &[true]).unwrap().unwrap();
-    let (two, at) = ([EACH; 2], [EACH, 0]);
-    let pair = (&two[..], &at[..]);
-    both!(ring, stream, neighbor_allgather, 1, 2);
-    both!(ring, stream, neighbor_allgatherv, 1, 2, &two, &at);
-    both!(ring, stream, neighbor_alltoall, 2, 2);
-    both!(ring, stream, neighbor_alltoallv, 2 => pair,;, 2, pair);
+    let ring = each_call!(both, comm, stream);
 
     // A buffer for each block.
     let part = |rank: usize| upload(stream, &numbers(rank, 1));
@@ -220,33 +256,6 @@ fn stream_continues_after_enqueued_collective_failed() {
     });
 }
 
-/// Each call of two buffers: on the host, then at each launch of a graph, with new data.
-macro_rules! at_each_launch {
-    (
-        $comm:ident, $stream:ident, $call:ident, $send:expr $(=> $at:expr, $($more:expr)?;)?,
-        $recv:expr $(, $arg:expr)*
-    ) => {{
-        let blank = numbers($comm.rank() + 10, $recv);
-        let (from, mut to) = (upload($stream, &numbers(0, $send)), upload($stream, &blank));
-        let found = upload($stream, &blank);
-        let graph = Graph::capture($stream, |stream| {
-            $comm.on_stream(stream).$call(&from, $($at, $($more,)?)? &mut to $(, $arg)*).unwrap();
-            copy::copy(stream, &to.after_stream(stream), &found.after_stream(stream))?;
-            // Behind it, the contribution may be used again.
-            copy::fill(stream, &from.after_stream(stream), 1).map(drop)
-        })
-        .unwrap();
-        for round in 0..3 {
-            let (send, mut right) = (numbers($comm.rank() + 3 * round, $send), blank.clone());
-            $comm.$call(&send, $($at, $($more,)?)? &mut right $(, $arg)*).unwrap();
-            replace($stream, &send, &from);
-            replace($stream, &blank, &to);
-            graph.launch($stream, &[]).unwrap();
-            assert!(download($stream, &found) == right, "{}, {round}", stringify!($call));
-        }
-    }};
-}
-
 fn replace<T: Datatype>(stream: &Stream, data: &[T], to: &DeviceSlice<T>) {
     let from = upload(stream, data);
     copy::copy(stream, &from.after_stream(stream), &to.after_stream(stream)).unwrap();
@@ -269,31 +278,7 @@ fn every_captured_call(comm: &Communicator, stream: &Stream) {
         assert!(download(stream, &data) == right, "bcast");
     }
 
-    at_each_launch!(comm, stream, allreduce, 1, 1, Op::Sum);
-    at_each_launch!(comm, stream, reduce, 1, 1, 1, Op::Max);
-    at_each_launch!(comm, stream, scan, 1, 1, Op::Min);
-    at_each_launch!(comm, stream, exscan, 1, 1, Op::Sum);
-    at_each_launch!(comm, stream, reduce_scatter_block, n, 1, Op::Sum);
-    at_each_launch!(comm, stream, gather, 1, n, 0);
-    at_each_launch!(comm, stream, allgather, 1, n);
-    at_each_launch!(comm, stream, scatter, n, 1, 1);
-    at_each_launch!(comm, stream, alltoall, n, n);
-    let counts = vec![EACH; n];
-    let places: Vec<usize> = (0..n).rev().map(|rank| rank * EACH).collect();
-    let blocks = (&counts[..], &places[..]);
-    at_each_launch!(comm, stream, reduce_scatter, n, 1, &counts, Op::Sum);
-    at_each_launch!(comm, stream, gatherv, 1, n, &counts, &places, 0);
-    at_each_launch!(comm, stream, allgatherv, 1, n, &counts, &places);
-    at_each_launch!(comm, stream, alltoallv, n => blocks,;, n, blocks);
-    at_each_launch!(comm, stream, scatterv, n => &counts, &places;, 1, 0);
-
-    let ring = comm.cart_create(&[n], &[true]).unwrap().unwrap();
-    let (two, at) = ([EACH; 2], [EACH, 0]);
-    let pair = (&two[..], &at[..]);
-    at_each_launch!(ring, stream, neighbor_allgather, 1, 2);
-    at_each_launch!(ring, stream, neighbor_allgatherv, 1, 2, &two, &at);
-    at_each_launch!(ring, stream, neighbor_alltoall, 2, 2);
-    at_each_launch!(ring, stream, neighbor_alltoallv, 2 => pair,;, 2, pair);
+    each_call!(at_each_launch, comm, stream);
     comm.on_stream(stream).synchronize().unwrap();
 }
 

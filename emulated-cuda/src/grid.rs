@@ -21,6 +21,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::rc::Rc;
 
 use crate::abi;
 use crate::fault::{Fault, Result};
@@ -85,7 +86,7 @@ thread_local! {
 
 /// The run of this thread; only called by fibers.
 fn current() -> &'static Run {
-    // SAFETY: invariant 2; a block outlives its turns, and fibers run within them.
+    // SAFETY: invariant 2; a block, which keeps its run, outlives its turns and its fibers.
     unsafe { &*RUN.get() }
 }
 
@@ -166,9 +167,10 @@ extern "C" fn fiber_main() {
     }
 }
 
-/// A block that has begun. Its fibers carry a thread each, by its order in the block.
+/// A block that has begun. Its fibers carry a thread each, by its order in the block, and
+/// change the run, so that nobody has it alone.
 struct Block {
-    run: Run,
+    run: Rc<Run>,
     index: [u32; 3],
     shared: Vec<u128>,
     at_barrier: Vec<(Fiber, usize)>,
@@ -204,7 +206,8 @@ impl Block {
 
     /// A turn: true if any thread has gone on.
     fn turn(&mut self) -> Result<bool> {
-        let launch = self.run.launch();
+        let run = self.run.clone();
+        let launch = run.launch();
         // SAFETY: only this thread uses the state (invariant 1).
         unsafe {
             *launch.kernel.state = LaunchState {
@@ -219,7 +222,7 @@ impl Block {
                 access: settings().order.then_some(record::note),
             }
         };
-        RUN.set(&self.run);
+        RUN.set(Rc::as_ptr(&self.run));
         let mut moved = false;
         while self.run.next.get() < self.run.threads {
             let spare = SPARE.with_borrow_mut(Vec::pop).or_else(Fiber::new);
@@ -265,13 +268,12 @@ pub struct Grid {
     first: u64,
     backward: bool,
     begun: u64,
-    #[expect(clippy::vec_box, reason = "fibers keep the addresses of their blocks")]
-    under_way: Vec<Box<Block>>,
+    under_way: Vec<Block>,
     /// One that has ended, whose memory the next one takes.
-    spare: Option<Box<Block>>,
+    spare: Option<Block>,
 }
 
-// SAFETY: invariant 1: it is made under the driver's lock, and used by the worker thread.
+// SAFETY: invariant 1: it is made and used by the worker thread, counts of runs included.
 unsafe impl Send for Grid {}
 
 impl std::fmt::Debug for Grid {
@@ -334,7 +336,7 @@ impl Grid {
         })
     }
 
-    fn begin(&mut self) -> Box<Block> {
+    fn begin(&mut self) -> Block {
         let last = self.blocks - 1;
         let at = match self.backward {
             true => last - self.begun,
@@ -342,7 +344,7 @@ impl Grid {
         };
         self.begun += 1;
         let launch = &*self.launch;
-        let run = Run {
+        let run = Rc::new(Run {
             launch,
             arguments: self.arguments.as_mut_ptr(),
             next: Cell::new(0),
@@ -351,20 +353,20 @@ impl Grid {
             why: Cell::new(Why::Ended),
             ended: Cell::new(0),
             trapped: RefCell::new(None),
-        };
+        });
         let index = unflatten((at + self.first) % self.blocks, launch.grid);
         let mut block = match self.spare.take() {
             Some(mut block) => {
                 (block.run, block.index) = (run, index);
                 block
             }
-            None => Box::new(Block {
+            None => Block {
                 run,
                 index,
                 shared: vec![0; launch.shared_bytes.div_ceil(16).max(1)],
                 at_barrier: Vec::new(),
                 asleep: Vec::new(),
-            }),
+            },
         };
         // Shared memory holds no defined values when a block begins.
         block.shared.fill(0xa5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5_a5a5);

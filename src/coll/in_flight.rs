@@ -272,7 +272,7 @@ impl SetUp {
     }
 
     /// An error of its buffers that every start would have.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let Buffers { send, recv, .. } = &self.ask.buffers;
         let all = send.memory().iter().chain(recv.memory());
         let mut on_devices = all.filter_map(RawView::as_device);

@@ -57,7 +57,7 @@ impl State {
 
 impl Awaited {
     /// How it has ended, once it has; frees it.
-    pub fn take(self, comm: &Communicator) -> Option<Result<Status>> {
+    fn take(self, comm: &Communicator) -> Option<Result<Status>> {
         match self {
             Awaited::Operation(handle) => {
                 let taken = comm.core().with(comm.lane(), |lane| lane.take(handle));
@@ -133,7 +133,7 @@ impl Once {
     }
 
     /// The result, which counts as returned.
-    pub fn result(&self) -> Option<Result<Status>> {
+    pub(super) fn result(&self) -> Option<Result<Status>> {
         match &mut *lock(&self.state) {
             State::Pending(_) => None,
             State::Ended { result, reported } => {

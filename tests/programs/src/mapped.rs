@@ -569,26 +569,34 @@ fn first(comm: &Communicator) {
     }
 }
 
-/// As many operations on one stream as are told of.
+/// As many operations on one stream as it may wait for, and some that wait themselves.
 fn deep(comm: &Communicator) {
     const DEEP: usize = 512;
+    const ALL: usize = 600;
     let (device, other) = (Device::of(comm), 1 - comm.rank());
     let mut slice = device.with(Kind::Plain, &[0; 100]);
     device.stream.synchronize().expect("idle");
     let on = comm.on_stream(&device.stream);
-    if comm.rank() == 0 {
-        for tag in 0..DEEP {
+    let mut receive = |tags: std::ops::Range<usize>| {
+        for tag in tags {
             on.recv(&mut slice, other, tag).expect("enqueued");
         }
-    }
-    comm.barrier().expect("a barrier");
-    if comm.rank() == 1 {
-        for tag in 0..DEEP {
-            comm.send(&[tag as u8; 100], other, tag).expect("a send");
+    };
+    match comm.rank() {
+        0 => {
+            receive(0..DEEP);
+            comm.barrier().expect("a barrier");
+            receive(DEEP..ALL);
+        }
+        _ => {
+            comm.barrier().expect("a barrier");
+            for tag in 0..ALL {
+                comm.send(&[tag as u8; 100], other, tag).expect("a send");
+            }
         }
     }
     on.synchronize().expect("received");
-    let last = (DEEP - 1) as u8;
+    let last = (ALL - 1) as u8;
     assert!(comm.rank() == 1 || device.bytes(&slice) == vec![last; 100]);
 }
 

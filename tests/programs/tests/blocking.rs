@@ -113,6 +113,11 @@ const WAITS: &[Wait] = &[
         Told("a device may do anything: OSIER_STALL tells"),
     ),
     (
+        "src/p2p/enqueue/once.rs",
+        "make_room",
+        Told("a device may do anything: OSIER_STALL tells"),
+    ),
+    (
         "src/p2p/generalized.rs",
         "wait",
         By(&[("generalized", "0 generalized request any any world")]),

@@ -259,9 +259,10 @@ fn first_messages_come_behind_held_streams() {
     }
 }
 
-/// A driver takes about 1,000 works that wait in a stream: half of it is told of, once.
+/// A driver takes about 1,000 works that wait in a stream: calls that enqueue more than half of
+/// it wait, and that is reported once.
 #[test]
-fn very_many_operations_on_one_stream_are_told() {
+fn calls_wait_while_a_stream_of_a_process_is_full() {
     if emulated() {
         let done = mapped("1", &[], &["deep"]);
         done.says("512 operations on one stream");
