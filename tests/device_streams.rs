@@ -327,8 +327,8 @@ fn leaving_releases_streams() {
     stream.synchronize().unwrap();
 }
 
-/// A stream waits for a limited number of operations; calls that enqueue more wait, which is
-/// reported, and none is lost.
+/// A stream waits for a limited number of operations; calls that have it wait for more wait
+/// themselves, which is reported, and none is lost.
 #[test]
 fn calls_wait_while_a_stream_is_full() {
     on_streams(&[Network::Shm], |comm, stream| {
@@ -346,15 +346,35 @@ fn calls_wait_while_a_stream_is_full() {
             let enqueues = scope.spawn(|| {
                 for i in 0..ALL {
                     let mut byte = bytes.slice(i..=i).unwrap();
-                    drop(on.irecv(&mut byte, 1, 0).unwrap());
+                    drop(on.recv(&mut byte, 1, 0).unwrap());
                 }
             });
-            while kept() < 512 {
+            // The next one is posted, and no stream waits for it.
+            while kept() < 513 {
                 std::thread::yield_now();
             }
-            assert!(!enqueues.is_finished() && kept() == 512);
+            assert!(!enqueues.is_finished() && kept() == 513);
             comm.send(&[0u8], 1, 1).unwrap();
         });
+        on.synchronize().unwrap();
+        assert!(driver::download(stream, &bytes) == (0..ALL).map(|i| i as u8).collect::<Vec<_>>());
+    });
+}
+
+/// Operations that no stream waits for take no room: messages that come later match them.
+#[test]
+fn very_many_operations_are_begun_without_a_wait() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        const ALL: usize = 600;
+        let (on, bytes) = (comm.on_stream(stream), memory(stream, ALL));
+        let other = 1 - comm.rank();
+        for i in 0..ALL {
+            let mut byte = bytes.slice(i..=i).unwrap();
+            drop(on.irecv(&mut byte, other, 0).unwrap());
+        }
+        for i in 0..ALL {
+            comm.send(&[i as u8], other, 0).unwrap();
+        }
         on.synchronize().unwrap();
         assert!(driver::download(stream, &bytes) == (0..ALL).map(|i| i as u8).collect::<Vec<_>>());
     });

@@ -10,22 +10,6 @@ use common::*;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn unhex(text: &str) -> [u8; 64] {
-    let mut bytes = [0; 64];
-    for (i, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap();
-    }
-    bytes
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Handle([u8; 64]);
-
 #[test]
 fn another_process_opens_memory_and_events() {
     start();

@@ -119,14 +119,6 @@ fn kernels_of_two_processes_wait_for_each_other() {
     passes("child_parent", &[]);
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Handle([u8; 64]);
-
 const ROUNDS: u32 = 200;
 
 #[test]
@@ -167,11 +159,7 @@ fn child_parent() {
 #[ignore = "a child of child_parent"]
 fn child_peer() {
     start();
-    let text = std::env::var("TEST_MEMORY").unwrap();
-    let mut memory = Handle([0; 64]);
-    for (i, byte) in memory.0.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap();
-    }
+    let memory = Handle(unhex(&std::env::var("TEST_MEMORY").unwrap()));
     let mut words = 0u64;
     assert_eq!(
         cu!(cuIpcOpenMemHandle_v2(&mut words => *mut u64, memory => Handle, 1 => u32)),

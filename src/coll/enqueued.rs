@@ -90,7 +90,6 @@ impl OnStream<'_> {
             // A launch begins it when the work before it is done.
             return self.capture_collective(ask(&After::Now));
         }
-        self.make_room();
         let mut ask = comm.reported(ask(&After::from(stream)))?;
         let (name, earlier) = (ask.name, self.earlier().err());
         ask.defers = false;

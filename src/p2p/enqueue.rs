@@ -147,8 +147,8 @@ impl Communicator {
     /// [`Enqueued::status`] returns the error, else the next call for the same stream, which
     /// then does nothing else.
     ///
-    /// A stream waits for 512 operations at most: a call that enqueues one more waits until one
-    /// of them completes, as drivers take a limited number of works that wait.
+    /// A stream waits for 512 operations at most: a call that has it wait for one more waits
+    /// itself until one of them completes, as drivers take a limited number of works that wait.
     ///
     /// [`Graph::capture`]: crate::devices::Graph::capture
     pub fn on_stream<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
@@ -350,7 +350,6 @@ impl OnStream<'_> {
             let view = handed_over(Ordered::new(view, After::Now), kind.usage());
             return self.captured(Box::new(Message { kind, view }));
         }
-        self.make_room();
         let view = handed_over(view.after_stream(self.stream), kind.usage());
         let posted = kind.post(self.comm, view)?;
         Ok(self.enqueued(State::begun(Ok(posted))))
@@ -390,13 +389,6 @@ impl OnStream<'_> {
         self.held(begun)
     }
 
-    /// Waits until the stream may wait for another operation.
-    #[track_caller]
-    pub(crate) fn make_room(&self) {
-        let kept = self.comm.on_streams();
-        kept.make_room(self.comm, address(self.stream));
-    }
-
     /// The error of an operation on this stream that no call has returned.
     pub(crate) fn earlier(&self) -> Result<()> {
         let (comm, stream) = (self.comm, address(self.stream));
@@ -418,6 +410,7 @@ impl OnStream<'_> {
         self.comm.reported(waits)
     }
 
+    #[track_caller]
     fn wait_unreported(&self, enqueued: &Enqueued) -> Result<()> {
         let captured = self.stream.is_captured()?;
         match &enqueued.what {
@@ -431,9 +424,11 @@ impl OnStream<'_> {
                 if !matches!(*lock(&once.state), State::Pending(_)) {
                     return Ok(());
                 }
+                let (comm, stream) = (&enqueued.comm, address(self.stream));
+                comm.on_streams().make_room(comm, stream);
                 let semaphore = StreamSemaphore::new(self.stream.context())?;
                 semaphore.hold(self.stream)?;
-                let comm = &enqueued.comm;
+                once.held_by(stream);
                 let hold = Hold::new(comm.core(), semaphore);
                 let _later = Later::begin(comm.lane());
                 // Nobody takes the result meanwhile: a handle could be another's then.

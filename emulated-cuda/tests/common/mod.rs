@@ -230,3 +230,22 @@ pub fn address<T>(value: &T) -> *const c_void {
 pub fn synchronize() -> u32 {
     cu!(cuCtxSynchronize())
 }
+
+/// Bytes as text, for a child.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// What [`hex`] has written.
+pub fn unhex(text: &str) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap();
+    }
+    bytes
+}
+
+/// A handle for other processes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Handle(pub [u8; 64]);

@@ -10,7 +10,7 @@ use osier_engine::error::{Error, Result};
 use osier_engine::exec::executor;
 use osier_engine::progress::lane::Posted;
 use osier_engine::progress::owed::Later;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// An operation, and what became of it.
@@ -18,6 +18,8 @@ pub(crate) struct Once {
     pub(super) state: Mutex<State>,
     /// The stream on which it was enqueued, by address.
     stream: usize,
+    /// The last stream that waits for it, or 0.
+    held_by: AtomicUsize,
 }
 
 pub(crate) enum State {
@@ -97,7 +99,7 @@ pub(crate) struct OnStreams {
     warned: AtomicBool,
 }
 
-/// Most operations on one stream that are not complete: a driver takes about twice as many
+/// Most operations that one stream waits for: a driver takes about twice as many
 /// works that wait, and blocks the thread that queues one more, with a lock held.
 const DEEP: usize = 512;
 
@@ -106,7 +108,17 @@ impl Once {
         Arc::new(Once {
             state: Mutex::new(state),
             stream,
+            held_by: AtomicUsize::new(0),
         })
+    }
+
+    /// A stream waits for it from now on.
+    pub(super) fn held_by(&self, stream: usize) {
+        self.held_by.store(stream, Ordering::Relaxed);
+    }
+
+    fn is_held_by(&self, stream: usize) -> bool {
+        self.held_by.load(Ordering::Relaxed) == stream
     }
 
     /// Whether it is complete; takes the result from the lane.
@@ -177,24 +189,31 @@ impl OnStreams {
         once
     }
 
-    /// Waits until a stream has room for another operation: until its oldest one completes.
+    /// Waits until a stream has room to wait for another operation: until one completes of
+    /// those that it waits for. Operations that it does not wait for take no room.
     #[track_caller]
     pub(super) fn make_room(&self, comm: &Communicator, stream: usize) {
         if self.len() < DEEP {
             return;
         }
-        let pending = self.of(stream, comm).pending;
-        let Some(oldest) = pending.first().filter(|_| pending.len() >= DEEP) else {
-            return;
+        let mut held: Vec<_> = {
+            let all = lock(&self.all);
+            let held = all.iter().filter(|once| once.is_held_by(stream));
+            held.cloned().collect()
         };
+        held.retain(|once| !once.poll(comm));
+        if held.len() < DEEP {
+            return;
+        }
         if !self.warned.swap(true, Ordering::Relaxed) {
             diagnose::tell(format_args!(
-                "{DEEP} operations on one stream have not completed: the calls that enqueue \
-                 more wait, as a driver takes about 1,000 works that wait in a stream (hint: \
-                 synchronize the stream from time to time, or wait for what was enqueued)"
+                "a stream waits for {DEEP} operations, none complete: calls that have it wait for \
+                 more wait themselves, as a driver takes about 1,000 works that wait in a stream \
+                 (hint: synchronize the stream from time to time, or wait for what was enqueued)"
             ));
         }
-        comm.core().drive(|| oldest.poll(comm).then_some(()));
+        let any = || held.iter().any(|once| once.poll(comm));
+        comm.core().drive(|| any().then_some(()));
     }
 
     /// Forgets an operation if no call has to return its result. True if it did.

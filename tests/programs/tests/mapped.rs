@@ -265,8 +265,8 @@ fn first_messages_come_behind_held_streams() {
 fn calls_wait_while_a_stream_of_a_process_is_full() {
     if emulated() {
         let done = mapped("1", &[], &["deep"]);
-        done.says("512 operations on one stream");
-        assert_eq!(done.stderr.matches("operations on one stream").count(), 1);
+        done.says("waits for 512 operations");
+        assert_eq!(done.stderr.matches("waits for 512 operations").count(), 1);
     }
 }
 
