@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
 
 /// A binary of the kernels is no longer.
 const MOST_IMAGE_BYTES: u64 = 1 << 30;
@@ -33,6 +34,8 @@ const UNSUPPORTED_PTX_VERSION: u32 = 222;
 #[derive(Default)]
 pub(crate) struct Kernels {
     loaded: Mutex<Loaded>,
+    /// Thread blocks that may be waiting for other devices at once.
+    pub waiting: AtomicU32,
 }
 
 /// What a module was loaded from.
@@ -86,7 +89,7 @@ impl Kernel {
 
 impl Kernels {
     /// A kernel by name; the name of its module is part of it.
-    fn kernel(&self, context: &Context, name: &str) -> Result<Kernel> {
+    pub fn kernel(&self, context: &Context, name: &str) -> Result<Kernel> {
         let mut loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(&kernel) = loaded.functions.get(name) {
             return Ok(kernel);

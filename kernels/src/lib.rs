@@ -29,6 +29,7 @@
 //! | `prepare` | first uses, done before streams are held |
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
+//! | [`exchange`] | reductions to all ranks, one kernel each |
 //! | `user` | [`Kernel`]: kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
 //! | `completion` | words that streams raise when work of messages is done |
@@ -53,6 +54,7 @@ mod device;
 mod device_link;
 mod driver;
 mod error;
+pub mod exchange;
 pub mod files;
 mod graph;
 pub mod handle;

@@ -162,11 +162,11 @@ impl Word {
         unsafe { driver.cuStreamWriteValue32_v2(stream.raw(), self.address(), value, 0) }
     }
 
-    fn address(&self) -> u64 {
+    pub fn address(&self) -> u64 {
         self.page.memory.address() + (self.at * WORD_BYTES) as u64
     }
 
-    fn set(&self, value: u32) {
+    pub fn set(&self, value: u32) {
         self.word().store(value, Ordering::Release);
     }
 

@@ -118,6 +118,38 @@ fn pick(operator: Operator, basic: Basic) -> Option<Pick> {
     })
 }
 
+/// The kernel that combines 8 bytes of elements at a time, and the number of the operation;
+/// none where an element is longer or has no such kernel.
+pub(crate) fn of_words(operator: Operator, element: Element) -> Option<(&'static str, u32)> {
+    let Element::Basic(basic) = element else {
+        return None;
+    };
+    let bits = match operator {
+        Operator::BitAnd => Some(0),
+        Operator::BitOr => Some(1),
+        Operator::BitXor => Some(2),
+        _ => None,
+    };
+    if let Some(operation) = bits {
+        return (8 % basic.size() == 0).then_some(("bits", operation));
+    }
+    let pick = pick(operator, basic.representation())?;
+    let stem = match pick.any.trim_start_matches("osier_reduce_") {
+        "int1_any" => "int1",
+        "int2_any" => "int2",
+        "int4" => "int4",
+        "int8" => "int8",
+        "float_f16_any" => "f16",
+        "float_bf16_any" => "bf16",
+        "float_f32" => "f32",
+        "float_f64" => "f64",
+        "float_c16" => "c16",
+        "float_c32" => "c32",
+        _ => return None,
+    };
+    Some((stem, pick.operation))
+}
+
 /// How pair kernels compare a number.
 fn kind(basic: Basic) -> u32 {
     match (basic, basic.kind()) {

@@ -1,0 +1,405 @@
+//! Reductions to all ranks in one kernel each, between two to eight devices of the emulated
+//! driver, bit for bit as the host combines.
+
+mod support;
+
+use osier_datatype::{Basic, Element, Operator};
+use osier_datatype_corpus::random::Random;
+use osier_kernels::debug::Debug as _;
+use osier_kernels::exchange::{
+    Combination, Exchange, Exchanged, MOST_BYTES, MOST_RANKS, NUMBERS_AT, Verdict,
+};
+use osier_kernels::{Context, DeviceError, DeviceSlice, Memory, Stream, devices};
+use std::process::Command;
+use std::sync::Arc;
+use support::{download, upload};
+
+const CASE: &str = "TEST_CASE";
+
+/// Runs a case of this file on so many devices.
+fn passes(case: &str, devices: usize, seed: u64) {
+    let Some(driver) = support::emulated() else {
+        return;
+    };
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env("OSIER_EMULATED_GPUS", devices.to_string())
+        .env("OSIER_EMULATED_SEED", seed.to_string())
+        .env(CASE, case)
+        .debug("cuda-library", driver)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&child.stdout);
+    let also = String::from_utf8_lossy(&child.stderr);
+    assert!(
+        child.status.success() && told.contains("1 passed"),
+        "{case} on {devices}: {told}{also}"
+    );
+}
+
+#[test]
+#[ignore = "run by the others"]
+fn child() {
+    match std::env::var(CASE).as_deref() {
+        Ok("sizes") => sizes(),
+        Ok("operators") => operators(),
+        Ok("failures") => failures(),
+        Ok("numbers") => numbers(),
+        Ok("room") => room(),
+        other => panic!("no case {other:?}"),
+    }
+}
+
+#[test]
+fn all_lengths_on_two_to_eight_devices() {
+    for devices in 2..=MOST_RANKS {
+        passes("sizes", devices, devices as u64);
+    }
+}
+
+#[test]
+fn all_operators_on_all_elements() {
+    passes("operators", 3, 1);
+}
+
+#[test]
+fn calls_that_fail_and_waits_that_are_stopped() {
+    passes("failures", 3, 1);
+}
+
+#[test]
+fn numbers_begin_anew() {
+    passes("numbers", 2, 1);
+}
+
+#[test]
+fn exchanges_that_would_not_fit_are_refused() {
+    passes("room", 2, 1);
+}
+
+/// One rank.
+struct Rank {
+    stream: Stream,
+    inbox: Arc<Memory>,
+    exchange: Exchange,
+}
+
+fn ranks() -> Vec<Rank> {
+    drop(support::context());
+    let all = devices().unwrap().len() as i32;
+    let streams: Vec<Stream> = (0..all)
+        .map(|device| Stream::new(&Context::new(device).unwrap()).unwrap())
+        .collect();
+    let inboxes: Vec<_> = streams
+        .iter()
+        .map(|stream| Exchange::inbox(stream).unwrap())
+        .collect();
+    let rank = |(rank, stream): (usize, Stream)| Rank {
+        exchange: Exchange::new(stream.context(), rank, inboxes.clone()).unwrap(),
+        inbox: inboxes[rank].clone(),
+        stream,
+    };
+    streams.into_iter().enumerate().map(rank).collect()
+}
+
+/// The balanced tree, naively.
+fn reduced(operator: Operator, element: Element, all: &[Vec<u8>]) -> Vec<u8> {
+    let join = |left: &[u8], right: &[u8]| {
+        let mut left = left.to_vec();
+        operator.combine(element, &mut left, right).unwrap();
+        left
+    };
+    let power = 1 << all.len().ilog2();
+    let pairs = all.len() - power;
+    let (paired, alone) = all.split_at(2 * pairs);
+    let mut level: Vec<Vec<u8>> = paired.chunks(2).map(|two| join(&two[0], &two[1])).collect();
+    level.extend_from_slice(alone);
+    while level.len() > 1 {
+        level = level.chunks(2).map(|two| join(&two[0], &two[1])).collect();
+    }
+    level.remove(0)
+}
+
+/// Numbers that neither overflow nor are NaN, whatever is done to a few of them.
+fn values(random: &mut Random, basic: Basic, bytes: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(bytes);
+    while all.len() < bytes {
+        let number = random.below(9) as f64 - 4.0;
+        match basic.representation() {
+            Basic::F64 | Basic::C64 => all.extend((number * 0.1).to_ne_bytes()),
+            Basic::F32 | Basic::C32 => all.extend((number as f32 * 0.1).to_ne_bytes()),
+            Basic::F16 | Basic::Complex4 => {
+                all.extend((random.below(0x1400) as u16 + 0x2c00).to_ne_bytes());
+            }
+            Basic::BF16 => all.extend((random.below(0x200) as u16 + 0x3f00).to_ne_bytes()),
+            _ => all.push(random.next() as u8),
+        }
+    }
+    all.truncate(bytes);
+    all
+}
+
+/// One exchange of the same bytes at all ranks, each off its alignment by some bytes; the
+/// ranks in `silent` have nothing to give.
+struct Round {
+    launched: Vec<Exchanged>,
+    results: Vec<DeviceSlice<u8>>,
+}
+
+fn exchange(
+    ranks: &[Rank],
+    what: Combination,
+    given: &[Vec<u8>],
+    off: [usize; 2],
+    in_place: bool,
+    silent: &[usize],
+) -> Round {
+    let mut launched = Vec::new();
+    let mut results = Vec::new();
+    for (rank, (side, given)) in ranks.iter().zip(given).enumerate() {
+        let padded = |off: usize| [&vec![0xaa; off][..], given, &[0xaa; 16]].concat();
+        let place = |off: usize| {
+            let whole = upload(&side.stream, &padded(off));
+            whole.slice(off..off + given.len()).unwrap()
+        };
+        let from = place(off[0]);
+        let to = if in_place {
+            from.clone()
+        } else {
+            place(off[1])
+        };
+        let send = from.after_stream(&side.stream);
+        let send = (!silent.contains(&rank)).then_some(&send);
+        let recv = to.after_stream(&side.stream);
+        let done = side.exchange.launch(&side.stream, what, send, &recv);
+        launched.push(done.unwrap());
+        results.push(to);
+    }
+    Round { launched, results }
+}
+
+impl Round {
+    fn check(&self, ranks: &[Rank], expected: &[u8], what: &str) {
+        for (rank, side) in ranks.iter().enumerate() {
+            assert_eq!(
+                download(&side.stream, &self.results[rank]),
+                expected,
+                "{what}, rank {rank}"
+            );
+            assert_eq!(self.launched[rank].verdict(), Verdict::Fine, "{what}");
+        }
+    }
+}
+
+fn sizes() {
+    let ranks = ranks();
+    let mut random = Random::new(ranks.len() as u64);
+    let element = Element::Basic(Basic::F32);
+    let what = Combination::of(Operator::Sum, element).unwrap();
+    for count in [
+        0,
+        1,
+        2,
+        3,
+        255,
+        512,
+        513,
+        2047,
+        2048,
+        2049,
+        3000,
+        9999,
+        MOST_BYTES / 4,
+    ] {
+        let bytes = 4 * count;
+        let given: Vec<_> = ranks
+            .iter()
+            .map(|_| values(&mut random, Basic::F32, bytes))
+            .collect();
+        let expected = reduced(Operator::Sum, element, &given);
+        for (off, in_place) in [
+            ([0, 0], false),
+            ([4, 8], false),
+            ([8, 8], true),
+            ([1, 6], false),
+        ] {
+            let round = exchange(&ranks, what, &given, off, in_place, &[]);
+            round.check(&ranks, &expected, &format!("{bytes} bytes, off {off:?}"));
+        }
+    }
+    // Several in a row, before any is waited for.
+    let given: Vec<_> = ranks
+        .iter()
+        .map(|_| values(&mut random, Basic::F32, 400))
+        .collect();
+    let expected = reduced(Operator::Sum, element, &given);
+    let rounds: Vec<_> = (0..20)
+        .map(|_| exchange(&ranks, what, &given, [0, 0], false, &[]))
+        .collect();
+    for round in rounds {
+        round.check(&ranks, &expected, "one of twenty");
+    }
+}
+
+fn operators() {
+    let ranks = ranks();
+    let mut random = Random::new(7);
+    let mut kinds = 0;
+    for &basic in Basic::ALL {
+        for operator in Operator::ALL {
+            let element = Element::Basic(basic);
+            let Some(what) = Combination::of(operator, element) else {
+                continue;
+            };
+            if !operator.is_defined_for(element) {
+                continue;
+            }
+            kinds += 1;
+            for count in [5, 1025] {
+                let bytes = count * basic.size();
+                let given: Vec<_> = ranks
+                    .iter()
+                    .map(|_| values(&mut random, basic, bytes))
+                    .collect();
+                let expected = reduced(operator, element, &given);
+                let round = exchange(&ranks, what, &given, [0, 0], false, &[]);
+                round.check(
+                    &ranks,
+                    &expected,
+                    &format!("{operator} of {count} {basic:?}"),
+                );
+            }
+        }
+    }
+    assert!(kinds > 50, "{kinds}");
+}
+
+fn failures() {
+    let ranks = ranks();
+    let mut random = Random::new(7);
+    let element = Element::Basic(Basic::F64);
+    let what = Combination::of(Operator::Sum, element).unwrap();
+    for bytes in [64, 2 * 8192] {
+        let given: Vec<_> = ranks
+            .iter()
+            .map(|_| values(&mut random, Basic::F64, bytes))
+            .collect();
+        let round = exchange(&ranks, what, &given, [0, 0], false, &[1]);
+        for (rank, side) in ranks.iter().enumerate() {
+            assert_eq!(download(&side.stream, &round.results[rank]), given[rank]);
+            let told = round.launched[rank].verdict();
+            let expected = if rank == 1 {
+                Verdict::Fine
+            } else {
+                Verdict::Failed(1)
+            };
+            assert_eq!(told, expected);
+        }
+        // The next one is as if nothing had been.
+        let expected = reduced(Operator::Sum, element, &given);
+        exchange(&ranks, what, &given, [0, 0], false, &[]).check(&ranks, &expected, "after");
+    }
+    let long = upload(&ranks[0].stream, &vec![0; MOST_BYTES + 8]).after_stream(&ranks[0].stream);
+    let refused = ranks[0]
+        .exchange
+        .launch(&ranks[0].stream, what, Some(&long), &long);
+    assert!(
+        matches!(refused, Err(DeviceError::Size { .. })),
+        "{refused:?}"
+    );
+    let other = &ranks[1].stream;
+    let refused = ranks[0].exchange.launch(other, what, Some(&long), &long);
+    assert!(refused.is_err(), "{refused:?}");
+    // A rank that never comes.
+    let side = &ranks[2];
+    for bytes in [64, 9000 * 8 - 8 * 1000] {
+        let given = vec![vec![0; bytes]];
+        let round = exchange(&ranks[2..], what, &given, [0, 0], false, &[]);
+        assert!(!round.launched[0].event.is_passed().unwrap());
+        if bytes > 64 {
+            side.exchange.stop();
+            round.launched[0].event.synchronize().unwrap();
+            assert_eq!(round.launched[0].verdict(), Verdict::Stopped);
+        }
+    }
+    let short = upload(&side.stream, &[0; 8]).after_stream(&side.stream);
+    let refused = side
+        .exchange
+        .launch(&side.stream, what, Some(&short), &short);
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+/// Has all blocks of all ranks go on behind a number.
+fn go_on_from(ranks: &[Rank], number: u32) {
+    for side in ranks {
+        let inbox = DeviceSlice::<u8>::of(side.inbox.clone()).unwrap();
+        let all = inbox.slice(NUMBERS_AT..).unwrap();
+        let number = upload(&side.stream, &number.to_ne_bytes().repeat(16));
+        let (from, to) = (
+            number.after_stream(&side.stream),
+            all.after_stream(&side.stream),
+        );
+        osier_kernels::copy::copy(&side.stream, &from, &to).unwrap();
+        side.stream.synchronize().unwrap();
+    }
+}
+
+fn numbers() {
+    const LAST: u32 = 0x7fff_fffe;
+    let ranks = ranks();
+    let mut random = Random::new(7);
+    let element = Element::Basic(Basic::U64);
+    let what = Combination::of(Operator::Sum, element).unwrap();
+    // The first ones leave words behind that the last ones, with the same numbers, would take
+    // for theirs, had those in between not cleared them.
+    let rounds = [
+        (1, 8000),
+        (2, 8000),
+        (3, 40_000),
+        (4, 8000),
+        (5, 8000),
+        (0x10_0000, 80),
+        (0x10_0001, 20_000),
+        (LAST - 1, 80),
+        (LAST, 40_000),
+        (1, 80),
+        (2, 80),
+        (3, 80),
+        (4, 8000),
+        (5, 8000),
+        (6, 40_000),
+    ];
+    let mut before = 0;
+    for (number, bytes) in rounds {
+        if number != before + 1 && before != LAST {
+            go_on_from(&ranks, number - 1);
+        }
+        before = number;
+        let given: Vec<_> = ranks
+            .iter()
+            .map(|_| values(&mut random, Basic::U64, bytes))
+            .collect();
+        let expected = reduced(Operator::Sum, element, &given);
+        let round = exchange(&ranks, what, &given, [0, 0], false, &[]);
+        round.check(&ranks, &expected, &format!("number {number}"));
+        let inbox = DeviceSlice::<u8>::of(ranks[0].inbox.clone()).unwrap();
+        let counted = inbox.slice(NUMBERS_AT..NUMBERS_AT + 4).unwrap();
+        let counted = download(&ranks[0].stream, &counted);
+        assert_eq!(counted, number.to_ne_bytes());
+    }
+}
+
+fn room() {
+    let ranks = ranks();
+    let inboxes: Vec<_> = ranks.iter().map(|side| side.inbox.clone()).collect();
+    let more = || Exchange::new(ranks[0].stream.context(), 0, inboxes.clone());
+    // The emulated device runs 32 of these blocks at once.
+    let second = more().unwrap();
+    let third = more();
+    assert!(
+        matches!(third, Err(DeviceError::Unavailable(_))),
+        "{third:?}"
+    );
+    drop(second);
+    more().unwrap();
+}
