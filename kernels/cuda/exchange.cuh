@@ -3,16 +3,19 @@
 //
 // ```text
 // short  two words {4 bytes, number} for each 8 bytes: a word is there when its number is
-// long   words of 16 bytes, then one number for the block, released
+// long   words of 16 bytes, then the block's flag, released
 // ```
 //
 // Elements are combined in the order of the balanced tree (collectives/src/balanced.rs), so
-// all ranks have the same bits. A block counts its exchanges on the device, so that replayed
-// graphs need no host. A number has one of two parities, each with words of its own: a rank
-// that is one exchange ahead, and none is more, writes beside those that are still read.
+// all ranks have the same bits. Exchanges are counted on the device, so that replayed graphs
+// need no host. A number has one of two parities, each with words of its own: a rank that is
+// one exchange ahead, and none is more, writes beside those that are still read.
 //
-// Waits end when the host says stop. A rank that has nothing to give, for its call has failed,
-// marks its numbers.
+// Each block has a flag, in both ways: the number, and what the rank combines (its signature).
+// Block 0 awaits the flags of all. A rank that has nothing to give, for its call has failed,
+// marks the number. Who waits for long looks at block 0's flag, so neither a rank that has
+// failed nor one that combines something else is waited for. Waits end, too, when the host
+// says stop. The last block's last store tells the host that all is done, and how.
 //
 // Sources: NVIDIA NCCL documentation 2.20, protocols LL and Simple (data with flags in one
 // store of 8 bytes; data, then a flag); PTX ISA 8.0, memory consistency model (release and
@@ -29,8 +32,12 @@ enum { OSIER_LONG_AT = 2 * OSIER_MOST_RANKS * OSIER_SHORT_BLOCKS * OSIER_INBOX_S
 // Numbers go from 1 to this one; the bit above marks those of a rank that has failed.
 #define OSIER_LAST_NUMBER 0x7ffffffeu
 #define OSIER_FAILED 0x80000000u
-// In place of the rank that failed.
-#define OSIER_STOPPED 0xffffffffu
+// Verdicts: none, or the rank that has failed, or that combines something else, above one of
+// these; in the host's word with OSIER_DONE.
+#define OSIER_FAILED_RANK 0x100u
+#define OSIER_OTHER_RANK 0x200u
+#define OSIER_STOPPED 0x400u
+#define OSIER_DONE 0x80000000u
 
 // `Argument` of kernels/src/exchange.rs, field by field.
 struct osier_exchange {
@@ -38,16 +45,16 @@ struct osier_exchange {
     const osier_u8* send;
     osier_u8* recv;
     osier_u64 bytes;
-    osier_u32* numbers;        // of exchanges, by block
+    osier_u32* counts;         // exchanges so far, blocks of this one that are done, verdict
     const osier_u32* stop;
-    osier_u32* verdict;        // 1 + a rank that failed, or stopped
+    osier_u32* done;           // for the host
     osier_u8 ranks[OSIER_MOST_RANKS];  // by leaf of a full tree
     osier_u32 present;         // leaves that have a rank
     osier_u32 rank;
     osier_u32 size;
     osier_u32 operation;
     osier_u32 failed;
-    osier_u32 unused;
+    osier_u32 signature;
 };
 
 // Accesses to words that others write or read meanwhile. The host's are atomic one by one.
@@ -71,51 +78,42 @@ static __device__ __forceinline__ osier_pair osier_take(const osier_u8* at) {
     return pair;
 }
 
-static __device__ __forceinline__ void osier_release(osier_u8* at, osier_u32 number) {
+// A flag: a number, and a signature above it.
+static __device__ __forceinline__ void osier_raise(osier_u8* at, osier_u64 flag) {
 #ifdef __CUDA_ARCH__
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(number) : "memory");
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(flag) : "memory");
 #else
-    __atomic_store_n((osier_u32*)at, number, __ATOMIC_RELEASE);
+    __atomic_store_n((osier_u64*)at, flag, __ATOMIC_RELEASE);
 #endif
 }
 
-static __device__ __forceinline__ osier_u32 osier_acquire(const osier_u8* at) {
-    osier_u32 number;
+static __device__ __forceinline__ osier_u64 osier_flag(const osier_u8* at) {
+    osier_u64 flag;
 #ifdef __CUDA_ARCH__
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(number) : "l"(at) : "memory");
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(flag) : "l"(at) : "memory");
 #else
-    number = __atomic_load_n((const osier_u32*)at, __ATOMIC_ACQUIRE);
+    flag = __atomic_load_n((const osier_u64*)at, __ATOMIC_ACQUIRE);
 #endif
-    return number;
+    return flag;
 }
 
-// How a wait ends without data.
-struct osier_patience {
-    const osier_u8* stop;
-    osier_u32 looks;
-    osier_u32 verdict;
-
-    // Whether to look again. The host's word is far, so it is asked now and then.
-    __device__ __forceinline__ bool goes_on() {
-        if (verdict == OSIER_STOPPED) return false;
+static __device__ __forceinline__ osier_u32 osier_look(const osier_u32* at) {
+    osier_u32 word;
 #ifdef __CUDA_ARCH__
-        if ((++looks & 255) == 0) {
-            if (osier_acquire(stop)) verdict = OSIER_STOPPED;
-            else if (looks > (1u << 14)) __nanosleep(200);
-        }
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(at) : "memory");
 #else
-        if (osier_acquire(stop)) verdict = OSIER_STOPPED;
-        __nanosleep(100);
+    word = __atomic_load_n(at, __ATOMIC_ACQUIRE);
 #endif
-        return verdict != OSIER_STOPPED;
-    }
-    // Whether this is the number; notes that its rank has failed.
-    __device__ __forceinline__ bool is(osier_u32 found, osier_u32 number, osier_u32 rank) {
-        if ((found & ~OSIER_FAILED) != number) return false;
-        if (found & OSIER_FAILED && !verdict) verdict = 1 + rank;
-        return true;
-    }
-};
+    return word;
+}
+
+static __device__ __forceinline__ void osier_tell(osier_u32* at, osier_u32 word) {
+#ifdef __CUDA_ARCH__
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
+#else
+    __atomic_store_n(at, word, __ATOMIC_RELEASE);
+#endif
+}
 
 static __device__ __forceinline__ osier_u32 osier_short_at(osier_u32 parity, osier_u32 from) {
     return ((parity * OSIER_MOST_RANKS + from) * OSIER_SHORT_BLOCKS + blockIdx.x) * OSIER_INBOX_SLOT + 16 * threadIdx.x;
@@ -125,9 +123,59 @@ static __device__ __forceinline__ osier_u32 osier_long_at(osier_u32 parity, osie
     return OSIER_LONG_AT + ((parity * OSIER_MOST_RANKS + from) * OSIER_LONG_BLOCKS + blockIdx.x) * OSIER_INBOX_SLOT + 16 * threadIdx.x;
 }
 
-static __device__ __forceinline__ osier_u32 osier_flag_at(osier_u32 parity, osier_u32 from) {
-    return OSIER_FLAGS_AT + ((parity * OSIER_MOST_RANKS + from) * OSIER_LONG_BLOCKS + blockIdx.x) * OSIER_FLAG_BYTES;
+static __device__ __forceinline__ osier_u32 osier_flag_at(osier_u32 parity, osier_u32 from, osier_u32 block) {
+    return OSIER_FLAGS_AT + ((parity * OSIER_MOST_RANKS + from) * OSIER_LONG_BLOCKS + block) * OSIER_FLAG_BYTES;
 }
+
+// One thread's exchange: which it is, and how its waits end without data.
+struct osier_turn {
+    osier_u32 number;
+    osier_u32 verdict;
+    osier_u32 looks;
+
+    __device__ __forceinline__ osier_u32 parity() const { return number & 1; }
+    // What a flag says; whether it is this exchange's.
+    __device__ __forceinline__ bool reads(const osier_exchange& plan, osier_u64 flag, osier_u32 from) {
+        if (((osier_u32)flag & ~OSIER_FAILED) != number) return false;
+        if (verdict) return true;
+        if ((osier_u32)flag & OSIER_FAILED) verdict = OSIER_FAILED_RANK + from;
+        else if ((osier_u32)(flag >> 32) != plan.signature && !plan.failed) verdict = OSIER_OTHER_RANK + from;
+        return true;
+    }
+    // Whether to look again for what a rank writes. The host's word is far, so it is asked now
+    // and then.
+    __device__ __forceinline__ bool goes_on(const osier_exchange& plan, osier_u32 from) {
+        if (verdict) return false;
+#ifdef __CUDA_ARCH__
+        if ((++looks & 255) != 0) return true;
+        if (looks > (1u << 14)) __nanosleep(200);
+#else
+        __nanosleep(100);
+#endif
+        reads(plan, osier_flag(plan.inboxes[plan.rank] + osier_flag_at(parity(), from, 0)), from);
+        if (!verdict && osier_look(plan.stop)) verdict = OSIER_STOPPED;
+        return !verdict;
+    }
+    // Sends the flag of a block to a rank, behind what its threads have written.
+    __device__ __forceinline__ void raise(const osier_exchange& plan, osier_u32 to) const {
+        const osier_u64 flag = (osier_u64)plan.signature << 32 | number | (plan.failed ? OSIER_FAILED : 0);
+        osier_raise(plan.inboxes[to] + osier_flag_at(parity(), plan.rank, blockIdx.x), flag);
+    }
+    // Waits for this block's flag of a rank.
+    __device__ __forceinline__ void await(const osier_exchange& plan, osier_u32 from) {
+        const osier_u8* const at = plan.inboxes[plan.rank] + osier_flag_at(parity(), from, blockIdx.x);
+        while (!reads(plan, osier_flag(at), from)) {
+            if (!goes_on(plan, from)) break;
+        }
+    }
+    // A thread for each other rank; a call for each, as addresses of arguments are constants.
+    __device__ __forceinline__ void raise_all(const osier_exchange& plan) const {
+#pragma unroll
+        for (osier_u32 to = 0; to < OSIER_MOST_RANKS; to++) {
+            if (threadIdx.x == to && to < plan.size && to != plan.rank) raise(plan, to);
+        }
+    }
+};
 
 // Eight bytes of a buffer from an offset on, as far as there are any.
 static __device__ __forceinline__ osier_u64 osier_read_word(const osier_u8* from, osier_u64 at, osier_u64 bytes) {
@@ -173,71 +221,58 @@ template <class O> static __device__ __forceinline__ osier_u64 osier_tree(
     return words[0];
 }
 
-template <class O> static __device__ __forceinline__ void osier_exchange_short(
-    const osier_exchange& plan, osier_u32 number, osier_patience& patience
-) {
+template <class O> static __device__ __forceinline__ void osier_exchange_short(const osier_exchange& plan, osier_turn& turn) {
+    // All of block 0 say what this rank combines, as soon as they can.
+    if (blockIdx.x == 0) turn.raise_all(plan);
     const osier_u64 at = ((osier_u64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
-    if (at >= plan.bytes) return;
-    const osier_u32 parity = number & 1;
-    const osier_u64 own = plan.failed ? 0 : osier_read_word(plan.send, at, plan.bytes);
-    const osier_u64 mark = (osier_u64)(number | (plan.failed ? OSIER_FAILED : 0)) << 32;
-    const osier_pair both = {(own & 0xffffffffu) | mark, own >> 32 | mark};
-#pragma unroll
-    for (osier_u32 to = 0; to < OSIER_MOST_RANKS; to++) {
-        if (to < plan.size && to != plan.rank) osier_put(plan.inboxes[to] + osier_short_at(parity, plan.rank), both);
-    }
-    const osier_u8* const inbox = plan.inboxes[plan.rank];
-    osier_u64 words[OSIER_MOST_RANKS];
-#pragma unroll
-    for (int leaf = 0; leaf < OSIER_MOST_RANKS; leaf++) {
-        words[leaf] = own;
-        const osier_u32 from = plan.ranks[leaf];
-        if (!(plan.present >> leaf & 1) || from == plan.rank) continue;
-        const osier_u8* const place = inbox + osier_short_at(parity, from);
-        osier_pair got = osier_take(place);
-        while (!patience.is((osier_u32)(got.low >> 32), number, from) || !patience.is((osier_u32)(got.high >> 32), number, from)) {
-            if (!patience.goes_on()) break;
-            got = osier_take(place);
-        }
-        words[leaf] = (got.low & 0xffffffffu) | got.high << 32;
-    }
-    const osier_u64 result = osier_tree<O>(plan.operation, plan.present, words);
-    if (!patience.verdict && !plan.failed) osier_write_word(plan.recv, at, plan.bytes, result);
-}
-
-template <class O> static __device__ __forceinline__ void osier_exchange_long(
-    const osier_exchange& plan, osier_u32 number, osier_patience& patience
-) {
-    const osier_u64 at = ((osier_u64)blockIdx.x * blockDim.x + threadIdx.x) * 16;
-    const osier_u32 parity = number & 1;
-    osier_pair own = {0, 0};
-    if (at < plan.bytes && !plan.failed) {
-        own.low = osier_read_word(plan.send, at, plan.bytes);
-        own.high = osier_read_word(plan.send, at + 8, plan.bytes);
-    }
     if (at < plan.bytes) {
+        const osier_u64 own = osier_read_word(plan.send, at, plan.bytes);
+        const osier_u64 mark = (osier_u64)turn.number << 32;
+        const osier_pair both = {(own & 0xffffffffu) | mark, own >> 32 | mark};
 #pragma unroll
         for (osier_u32 to = 0; to < OSIER_MOST_RANKS; to++) {
-            if (to < plan.size && to != plan.rank) osier_put(plan.inboxes[to] + osier_long_at(parity, plan.rank), own);
+            if (to < plan.size && to != plan.rank) osier_put(plan.inboxes[to] + osier_short_at(turn.parity(), plan.rank), both);
+        }
+        const osier_u8* const inbox = plan.inboxes[plan.rank];
+        osier_u64 words[OSIER_MOST_RANKS];
+#pragma unroll
+        for (int leaf = 0; leaf < OSIER_MOST_RANKS; leaf++) {
+            words[leaf] = own;
+            const osier_u32 from = plan.ranks[leaf];
+            if (!(plan.present >> leaf & 1) || from == plan.rank) continue;
+            const osier_u8* const place = inbox + osier_short_at(turn.parity(), from);
+            osier_pair got = osier_take(place);
+            while ((osier_u32)(got.low >> 32) != turn.number || (osier_u32)(got.high >> 32) != turn.number) {
+                if (!turn.goes_on(plan, from)) break;
+                got = osier_take(place);
+            }
+            words[leaf] = (got.low & 0xffffffffu) | got.high << 32;
+        }
+        const osier_u64 result = osier_tree<O>(plan.operation, plan.present, words);
+        if (!turn.verdict) osier_write_word(plan.recv, at, plan.bytes, result);
+    }
+    if (blockIdx.x == 0 && threadIdx.x < plan.size && threadIdx.x != plan.rank) turn.await(plan, threadIdx.x);
+}
+
+template <class O> static __device__ __forceinline__ void osier_exchange_long(const osier_exchange& plan, osier_turn& turn) {
+    const osier_u64 at = ((osier_u64)blockIdx.x * blockDim.x + threadIdx.x) * 16;
+    osier_pair own = {0, 0};
+    if (at < plan.bytes) {
+        own.low = osier_read_word(plan.send, at, plan.bytes);
+        own.high = osier_read_word(plan.send, at + 8, plan.bytes);
+#pragma unroll
+        for (osier_u32 to = 0; to < OSIER_MOST_RANKS; to++) {
+            if (to < plan.size && to != plan.rank) osier_put(plan.inboxes[to] + osier_long_at(turn.parity(), plan.rank), own);
         }
     }
     __threadfence_system();
     __syncthreads();
-    // A thread for each rank: one store behind all of the block's.
-    const osier_u32 mark = number | (plan.failed ? OSIER_FAILED : 0);
-#pragma unroll
-    for (osier_u32 to = 0; to < OSIER_MOST_RANKS; to++) {
-        if (threadIdx.x == to && to < plan.size && to != plan.rank) osier_release(plan.inboxes[to] + osier_flag_at(parity, plan.rank), mark);
-    }
+    turn.raise_all(plan);
     const osier_u8* const inbox = plan.inboxes[plan.rank];
     for (osier_u32 from = 0; from < plan.size; from++) {
-        if (from == plan.rank) continue;
-        const osier_u8* const flag = inbox + osier_flag_at(parity, from);
-        while (!patience.is(osier_acquire(flag), number, from)) {
-            if (!patience.goes_on()) break;
-        }
+        if (from != plan.rank) turn.await(plan, from);
     }
-    if (at >= plan.bytes || patience.verdict || plan.failed) return;
+    if (at >= plan.bytes || turn.verdict) return;
     osier_u64 low[OSIER_MOST_RANKS], high[OSIER_MOST_RANKS];
 #pragma unroll
     for (int leaf = 0; leaf < OSIER_MOST_RANKS; leaf++) {
@@ -245,7 +280,7 @@ template <class O> static __device__ __forceinline__ void osier_exchange_long(
         high[leaf] = own.high;
         const osier_u32 from = plan.ranks[leaf];
         if (!(plan.present >> leaf & 1) || from == plan.rank) continue;
-        const osier_pair got = osier_take(inbox + osier_long_at(parity, from));
+        const osier_pair got = osier_take(inbox + osier_long_at(turn.parity(), from));
         low[leaf] = got.low;
         high[leaf] = got.high;
     }
@@ -255,27 +290,38 @@ template <class O> static __device__ __forceinline__ void osier_exchange_long(
 }
 
 // Numbers begin anew one day, and a word that nobody has written since must not hold the one
-// that is waited for: now and then, two exchanges running, those of both parities are cleared.
-// Others write there no sooner than this rank has begun the next exchange.
+// that is waited for: now and then, two exchanges running, those of both parities are cleared,
+// by one thread of the last block. Others write there no sooner than this rank has begun the next exchange.
 static __device__ __forceinline__ void osier_clear(const osier_exchange& plan, osier_u32 number) {
-    if ((number & 0xfffff) > 1 || blockIdx.x >= OSIER_SHORT_BLOCKS) return;
+    if ((number & 0xfffff) > 1) return;
     const osier_pair nothing = {0, 0};
     osier_u8* const inbox = plan.inboxes[plan.rank];
-    for (osier_u32 from = 0; from < OSIER_MOST_RANKS; from++) {
-        osier_put(inbox + osier_short_at(number & 1, from), nothing);
-        if (threadIdx.x == 0) osier_release(inbox + osier_flag_at(number & 1, from), 0);
-    }
+    const osier_u32 words = OSIER_MOST_RANKS * OSIER_SHORT_BLOCKS * OSIER_INBOX_SLOT;
+    const osier_u32 flags = OSIER_MOST_RANKS * OSIER_LONG_BLOCKS * OSIER_FLAG_BYTES;
+    for (osier_u32 at = 0; at < words; at += 16) osier_put(inbox + (number & 1) * words + at, nothing);
+    for (osier_u32 at = 0; at < flags; at += 16) osier_put(inbox + OSIER_FLAGS_AT + (number & 1) * flags + at, nothing);
 }
 
 template <class O> static __device__ __forceinline__ void osier_exchange_all(const osier_exchange& plan) {
-    const osier_u32 before = plan.numbers[blockIdx.x];
-    const osier_u32 number = before >= OSIER_LAST_NUMBER ? 1 : before + 1;
-    osier_patience patience = {(const osier_u8*)plan.stop, 0, 0};
-    if (plan.bytes <= OSIER_SHORT_BYTES) osier_exchange_short<O>(plan, number, patience);
-    else osier_exchange_long<O>(plan, number, patience);
-    if (patience.verdict) *(volatile osier_u32*)plan.verdict = patience.verdict;
-    // All threads have read what is cleared and counted.
+    const osier_u32 before = *(volatile osier_u32*)plan.counts;
+    osier_turn turn = {before >= OSIER_LAST_NUMBER ? 1 : before + 1, 0, 0};
+    if (plan.failed) {
+        turn.raise_all(plan);
+        if (threadIdx.x < plan.size && threadIdx.x != plan.rank) turn.await(plan, threadIdx.x);
+    } else if (plan.bytes <= OSIER_SHORT_BYTES) {
+        osier_exchange_short<O>(plan, turn);
+    } else {
+        osier_exchange_long<O>(plan, turn);
+    }
+    if (turn.verdict) atomicMax(plan.counts + 2, turn.verdict);
+    // What each thread has written, then its block's end, then the word.
+    __threadfence_system();
     __syncthreads();
-    osier_clear(plan, number);
-    if (threadIdx.x == 0) plan.numbers[blockIdx.x] = number;
+    if (threadIdx.x != 0 || atomicAdd(plan.counts + 1, 1u) + 1 != gridDim.x) return;
+    __threadfence_system();
+    osier_clear(plan, turn.number);
+    const osier_u32 verdict = atomicExch(plan.counts + 2, 0u);
+    plan.counts[1] = 0;
+    plan.counts[0] = turn.number;
+    osier_tell(plan.done, OSIER_DONE | verdict);
 }

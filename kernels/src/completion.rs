@@ -66,8 +66,7 @@ impl Completion {
         let number = Number {
             completion: self.clone(),
             number,
-            looks: AtomicU32::new(0),
-            asked: Mutex::new(Instant::now()),
+            looks: Looks::default(),
             passed: AtomicBool::new(false),
         };
         Ok((recorded, Some(number)))
@@ -79,10 +78,33 @@ impl Completion {
 pub(crate) struct Number {
     completion: Arc<Completion>,
     number: u32,
-    looks: AtomicU32,
-    /// When the driver was asked last.
-    asked: Mutex<Instant>,
+    looks: Looks,
     passed: AtomicBool,
+}
+
+/// Looks at a word that were in vain.
+#[derive(Clone, Debug)]
+pub(crate) struct Looks(Arc<(AtomicU32, Mutex<Instant>)>);
+
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks(Arc::new((AtomicU32::new(0), Mutex::new(Instant::now()))))
+    }
+}
+
+impl Looks {
+    /// Counts one; whether it is time to ask the driver.
+    pub fn long(&self) -> bool {
+        let (looks, asked) = &*self.0;
+        let looks = looks.fetch_add(1, Ordering::Relaxed);
+        let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let long = looks % LOOKS == LOOKS - 1 || now.duration_since(*asked) >= SILENCE;
+        if long {
+            *asked = now;
+        }
+        long
+    }
 }
 
 /// What a word says.
@@ -104,21 +126,10 @@ impl Number {
         }
         let ahead = self.completion.word.get().wrapping_sub(self.number);
         let raised = ahead.cast_signed() >= 0;
-        match raised || self.has_looked_long() {
+        match raised || self.looks.long() {
             true => Seen::Ask,
             false => Seen::NotYet,
         }
-    }
-
-    fn has_looked_long(&self) -> bool {
-        let looks = self.looks.fetch_add(1, Ordering::Relaxed);
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let long = looks % LOOKS == LOOKS - 1 || now.duration_since(*asked) >= SILENCE;
-        if long {
-            *asked = now;
-        }
-        long
     }
 
     /// The driver has said that it has passed.

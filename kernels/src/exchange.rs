@@ -20,11 +20,13 @@
 //! # Sources
 //! As kernels/cuda/exchange.cuh.
 
+use crate::completion::Looks;
 use crate::copy::{fill, note};
 use crate::device::Context;
 use crate::error::{DeviceError, Result};
 use crate::launch::{Kernel, launch};
 use crate::memory::{Kind, Memory};
+use crate::pack::DeviceView;
 use crate::plan::arguments::THREADS;
 use crate::plan::reduction::of_words;
 use crate::slice::{DeviceSlice, Ordered};
@@ -40,9 +42,9 @@ pub const MOST_RANKS: usize = 8;
 /// Most bytes that a rank gives.
 pub const MOST_BYTES: usize = LONG_BLOCKS * THREADS as usize * 16;
 /// Bytes of an inbox.
-pub const INBOX_BYTES: usize = NUMBERS_AT + 4 * LONG_BLOCKS;
-/// Where in an inbox the numbers of exchanges are, 4 bytes for each block.
-pub const NUMBERS_AT: usize = FLAGS_AT + 2 * MOST_RANKS * LONG_BLOCKS * 16;
+pub const INBOX_BYTES: usize = NUMBER_AT + COUNTS_BYTES;
+/// Where in an inbox the number of exchanges is, 4 bytes.
+pub const NUMBER_AT: usize = FLAGS_AT + 2 * MOST_RANKS * LONG_BLOCKS * 16;
 
 /// Up to here each word carries its number.
 const SHORT_BYTES: usize = SHORT_BLOCKS * THREADS as usize * 8;
@@ -52,26 +54,35 @@ const SLOT_BYTES: usize = 4096;
 const LONG_AT: usize = 2 * MOST_RANKS * SHORT_BLOCKS * SLOT_BYTES;
 const FLAGS_AT: usize = LONG_AT + 2 * MOST_RANKS * LONG_BLOCKS * SLOT_BYTES;
 
-const STOPPED: u32 = u32::MAX;
+/// The number, blocks that are done, a verdict.
+const COUNTS_BYTES: usize = 12;
+
+/// Any of them, where nothing is combined.
+const ANY_KERNEL: &str = "osier_exchange_f64";
+
+const FAILED_RANK: u32 = 0x100;
+const OTHER_RANK: u32 = 0x200;
+const STOPPED: u32 = 0x400;
+const DONE: u32 = 1 << 31;
 
 /// `osier_exchange`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Argument {
     inboxes: [u64; MOST_RANKS],
     send: u64,
     recv: u64,
     bytes: u64,
-    numbers: u64,
+    counts: u64,
     stop: u64,
-    verdict: u64,
+    done: u64,
     ranks: [u8; MOST_RANKS],
     present: u32,
     rank: u32,
     size: u32,
     operation: u32,
     failed: u32,
-    unused: u32,
+    signature: u32,
 }
 
 /// What combines in an exchange.
@@ -102,6 +113,15 @@ impl Combination {
             operation,
             element_bytes: element.size(),
         })
+    }
+
+    /// What all ranks must have alike: bytes, kernel and operation, as a number.
+    fn signature(self, bytes: usize) -> u32 {
+        let kernel = self
+            .kernel
+            .bytes()
+            .fold(0u32, |all, b| all.wrapping_mul(31) + u32::from(b));
+        bytes as u32 | (self.operation & 0x1f) << 17 | kernel << 22
     }
 }
 
@@ -139,33 +159,65 @@ struct Launched {
     under_way: VecDeque<(Event, Arc<Word>)>,
 }
 
-/// What became of a launch whose event has passed.
+/// What became of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The result is there.
     Fine,
     /// This rank had nothing to give; there is no result.
     Failed(usize),
+    /// This rank combines something else: other bytes, another operator. There is no result.
+    Differs(usize),
     /// [`Exchange::stop`] came first; there may be part of a result.
     Stopped,
+}
+
+impl Verdict {
+    fn of(word: u32) -> Verdict {
+        let verdict = word & !DONE;
+        let rank = (verdict & 0xff) as usize;
+        match verdict & !0xff {
+            FAILED_RANK => Verdict::Failed(rank),
+            OTHER_RANK => Verdict::Differs(rank),
+            STOPPED => Verdict::Stopped,
+            _ => Verdict::Fine,
+        }
+    }
 }
 
 /// A launch.
 #[derive(Clone, Debug)]
 pub struct Exchanged {
-    /// Behind which its verdict is known.
-    pub event: Event,
+    /// Passes behind it.
+    event: Event,
     word: Arc<Word>,
+    looks: Looks,
 }
 
 impl Exchanged {
-    /// What became of it, once the event has passed.
-    pub fn verdict(&self) -> Verdict {
+    /// What became of it; none: it is under way. A look at memory of the host.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn verdict(&self) -> Result<Option<Verdict>> {
         match self.word.get() {
-            0 => Verdict::Fine,
-            STOPPED => Verdict::Stopped,
-            rank => Verdict::Failed(rank as usize - 1),
+            0 if self.looks.long() && self.event.is_passed()? => {
+                // The word may have come since.
+                let lost = || DeviceError::Unavailable("the kernel ended without a word".into());
+                Some(self.word.get())
+                    .filter(|word| *word != 0)
+                    .map(Verdict::of)
+                    .ok_or_else(lost)
+                    .map(Some)
+            }
+            0 => Ok(None),
+            word => Ok(Some(Verdict::of(word))),
         }
+    }
+
+    /// Passes when its memory may be used again.
+    pub fn event(&self) -> &Event {
+        &self.event
     }
 }
 
@@ -200,7 +252,7 @@ impl Exchange {
         inboxes.iter().try_for_each(|inbox| context.reach(inbox))?;
         let kernels = context.kernels();
         kernels.load_all(context, "exchange")?;
-        let Kernel { resident, .. } = kernels.kernel(context, "osier_exchange_f64")?;
+        let Kernel { resident, .. } = kernels.kernel(context, ANY_KERNEL)?;
         let fits = |waiting: u32| {
             let all = waiting + LONG_BLOCKS as u32;
             (all <= resident).then_some(all)
@@ -222,23 +274,31 @@ impl Exchange {
         })
     }
 
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Ranks.
+    pub fn size(&self) -> usize {
+        self.inboxes.len()
+    }
+
     /// Queues one exchange: `recv` becomes what all ranks gave, combined in the order of the
     /// balanced tree. All ranks pass equally many bytes, whole elements, at most
-    /// [`MOST_BYTES`]. `send` may be `recv`; none: this rank has nothing to give, and `recv`
-    /// stays as it is, at all ranks.
+    /// [`MOST_BYTES`], each side without gaps. `send` may be `recv`.
     ///
     /// # Errors
-    /// Memory that the kernel does not reach; too many bytes; the exchange was stopped; the
-    /// driver refuses. Then nothing is queued.
+    /// Memory that the kernel does not reach, or with gaps; too many bytes; the exchange was
+    /// stopped; the driver refuses. Then nothing is queued.
     pub fn launch(
         &self,
         stream: &Stream,
         combination: Combination,
-        send: Option<&Ordered<DeviceSlice<u8>>>,
-        recv: &Ordered<DeviceSlice<u8>>,
+        send: &Ordered<DeviceView<u8>>,
+        recv: &Ordered<DeviceView<u8>>,
     ) -> Result<Exchanged> {
-        let bytes = recv.buffer.bytes();
-        let given = send.map_or(bytes, |send| send.buffer.bytes());
+        let (given, bytes) = (send.buffer.packed_bytes(), recv.buffer.packed_bytes());
         let whole = bytes.is_multiple_of(combination.element_bytes);
         if given != bytes || bytes > MOST_BYTES || !whole {
             return Err(DeviceError::Size {
@@ -247,6 +307,45 @@ impl Exchange {
                 to: bytes,
             });
         }
+        let at = |view: &Ordered<DeviceView<u8>>| {
+            let gaps = || DeviceError::Unavailable("an exchange of memory with gaps".into());
+            view.buffer.run_at().ok_or_else(gaps)
+        };
+        let sides = (at(send)?, at(recv)?);
+        for side in [send, recv] {
+            side.buffer.memory().check_stream("exchange", stream)?;
+        }
+        let argument = Argument {
+            send: sides.0,
+            recv: sides.1,
+            bytes: bytes as u64,
+            operation: combination.operation,
+            signature: combination.signature(bytes),
+            ..Argument::default()
+        };
+        let launch = (combination.kernel, blocks(bytes), argument);
+        self.queue(stream, &[send, recv], launch)
+    }
+
+    /// Takes part in one exchange as a rank that has nothing to give: there is no result at
+    /// any rank.
+    ///
+    /// # Errors
+    /// The exchange was stopped; the driver refuses. Then nothing is queued.
+    pub fn launch_failed(&self, stream: &Stream) -> Result<Exchanged> {
+        let argument = Argument {
+            failed: 1,
+            ..Argument::default()
+        };
+        self.queue(stream, &[], (ANY_KERNEL, 1, argument))
+    }
+
+    fn queue(
+        &self,
+        stream: &Stream,
+        sides: &[&Ordered<DeviceView<u8>>],
+        (kernel, blocks, argument): (&'static str, u32, Argument),
+    ) -> Result<Exchanged> {
         if *stream.context() != self.context {
             return Err(DeviceError::WrongDevice {
                 what: "exchange",
@@ -254,28 +353,22 @@ impl Exchange {
                 stream: stream.context().ordinal(),
             });
         }
-        let own = send.into_iter().chain([recv]);
-        for side in own.clone() {
-            side.buffer.memory().check_stream("exchange", stream)?;
-        }
         let word = Arc::new(Word::new(&self.context, RAISED)?);
         word.set(0);
         let mut launched = self.launched();
         if launched.stopped {
             return Err(DeviceError::Unavailable("the exchange was stopped".into()));
         }
-        while let Some((event, _)) = launched.under_way.front()
+        while let Some((event, word)) = launched.under_way.front()
             && launched.under_way.len() > 1
-            && event.is_passed()?
+            && (word.get() != 0 || event.is_passed()?)
         {
             launched.under_way.pop_front();
         }
-        if let Some((last, _)) = launched.under_way.back()
-            && !stream.is_captured()?
-        {
+        if let Some((last, _)) = launched.under_way.back() {
             stream.wait(last)?;
         }
-        for side in own.clone() {
+        for side in sides {
             side.order(stream)?;
         }
         let (ranks, present) = leaves(self.inboxes.len());
@@ -285,36 +378,24 @@ impl Exchange {
         }
         let argument = Argument {
             inboxes,
-            send: send.map_or(0, |send| send.buffer.address()),
-            recv: recv.buffer.address(),
-            bytes: bytes as u64,
-            numbers: inboxes[self.rank] + NUMBERS_AT as u64,
+            counts: inboxes[self.rank] + NUMBER_AT as u64,
             stop: self.stop.address(),
-            verdict: word.address(),
+            done: word.address(),
             ranks,
             present,
             rank: self.rank as u32,
             size: self.inboxes.len() as u32,
-            operation: combination.operation,
-            failed: send.is_none().into(),
-            unused: 0,
+            ..argument
         };
         // SAFETY: the argument is the kernel's; buffers were checked and are noted below, as
         // are the inboxes; the words live until the event has passed.
-        unsafe {
-            launch(
-                stream,
-                combination.kernel,
-                blocks(bytes),
-                THREADS,
-                &argument,
-            )
-        }?;
-        let touched = own.map(|side| side.buffer.memory());
+        unsafe { launch(stream, kernel, blocks, THREADS, &argument) }?;
+        let touched = sides.iter().map(|side| side.buffer.memory());
         let event = note(stream, touched.chain(&self.inboxes))?;
         let under_way = (event.clone(), word.clone());
         launched.under_way.push_back(under_way);
-        Ok(Exchanged { event, word })
+        let looks = Looks::default();
+        Ok(Exchanged { event, word, looks })
     }
 
     /// Ends the waits of all launches, and refuses more: a peer is gone.

@@ -133,6 +133,12 @@ impl<T: Datatype> DeviceView<T> {
         })
     }
 
+    /// Where its bytes are, if they are one run.
+    pub(crate) fn run_at(&self) -> Option<u64> {
+        let at = self.layout.contiguous_at(self.count)?;
+        Some(self.origin.wrapping_add_signed(at as i64))
+    }
+
     /// Some of its packed bytes, if they are whole instances, gaps and all.
     pub fn instances(&self, packed: Range<usize>) -> Option<DeviceView<T>> {
         let size = self.layout.size().max(1);

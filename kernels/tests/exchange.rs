@@ -7,9 +7,11 @@ use osier_datatype::{Basic, Element, Operator};
 use osier_datatype_corpus::random::Random;
 use osier_kernels::debug::Debug as _;
 use osier_kernels::exchange::{
-    Combination, Exchange, Exchanged, MOST_BYTES, MOST_RANKS, NUMBERS_AT, Verdict,
+    Combination, Exchange, Exchanged, MOST_BYTES, MOST_RANKS, NUMBER_AT, Verdict,
 };
-use osier_kernels::{Context, DeviceError, DeviceSlice, Memory, Stream, devices};
+use osier_kernels::{
+    Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, devices,
+};
 use std::process::Command;
 use std::sync::Arc;
 use support::{download, upload};
@@ -168,14 +170,30 @@ fn exchange(
         } else {
             place(off[1])
         };
-        let send = from.after_stream(&side.stream);
-        let send = (!silent.contains(&rank)).then_some(&send);
-        let recv = to.after_stream(&side.stream);
-        let done = side.exchange.launch(&side.stream, what, send, &recv);
+        let done = match silent.contains(&rank) {
+            true => side.exchange.launch_failed(&side.stream),
+            false => {
+                (side.exchange).launch(&side.stream, what, &view(&from, side), &view(&to, side))
+            }
+        };
         launched.push(done.unwrap());
         results.push(to);
     }
     Round { launched, results }
+}
+
+/// What became of a launch, which ends.
+fn verdict(of: &Exchanged) -> Verdict {
+    loop {
+        match of.verdict().unwrap() {
+            Some(verdict) => return verdict,
+            None => std::thread::yield_now(),
+        }
+    }
+}
+
+fn view(of: &DeviceSlice<u8>, side: &Rank) -> Ordered<DeviceView<u8>> {
+    DeviceView::of(of).unwrap().after_stream(&side.stream)
 }
 
 impl Round {
@@ -186,7 +204,7 @@ impl Round {
                 expected,
                 "{what}, rank {rank}"
             );
-            assert_eq!(self.launched[rank].verdict(), Verdict::Fine, "{what}");
+            assert_eq!(verdict(&self.launched[rank]), Verdict::Fine, "{what}");
         }
     }
 }
@@ -287,54 +305,101 @@ fn failures() {
         let round = exchange(&ranks, what, &given, [0, 0], false, &[1]);
         for (rank, side) in ranks.iter().enumerate() {
             assert_eq!(download(&side.stream, &round.results[rank]), given[rank]);
-            let told = round.launched[rank].verdict();
             let expected = if rank == 1 {
                 Verdict::Fine
             } else {
                 Verdict::Failed(1)
             };
-            assert_eq!(told, expected);
+            assert_eq!(verdict(&round.launched[rank]), expected);
         }
         // The next one is as if nothing had been.
         let expected = reduced(Operator::Sum, element, &given);
         exchange(&ranks, what, &given, [0, 0], false, &[]).check(&ranks, &expected, "after");
     }
-    let long = upload(&ranks[0].stream, &vec![0; MOST_BYTES + 8]).after_stream(&ranks[0].stream);
-    let refused = ranks[0]
-        .exchange
-        .launch(&ranks[0].stream, what, Some(&long), &long);
+    differ(&ranks);
+    let long = view(
+        &upload(&ranks[0].stream, &vec![0; MOST_BYTES + 8]),
+        &ranks[0],
+    );
+    let refused = (ranks[0].exchange).launch(&ranks[0].stream, what, &long, &long);
     assert!(
         matches!(refused, Err(DeviceError::Size { .. })),
         "{refused:?}"
     );
-    let other = &ranks[1].stream;
-    let refused = ranks[0].exchange.launch(other, what, Some(&long), &long);
+    let short = view(&upload(&ranks[0].stream, &[0; 8]), &ranks[0]);
+    let refused = (ranks[0].exchange).launch(&ranks[1].stream, what, &short, &short);
     assert!(refused.is_err(), "{refused:?}");
     // A rank that never comes.
     let side = &ranks[2];
-    for bytes in [64, 9000 * 8 - 8 * 1000] {
-        let given = vec![vec![0; bytes]];
-        let round = exchange(&ranks[2..], what, &given, [0, 0], false, &[]);
-        assert!(!round.launched[0].event.is_passed().unwrap());
-        if bytes > 64 {
-            side.exchange.stop();
-            round.launched[0].event.synchronize().unwrap();
-            assert_eq!(round.launched[0].verdict(), Verdict::Stopped);
-        }
+    let mut waits = Vec::new();
+    for bytes in [64, 64_000] {
+        let memory = upload(&side.stream, &vec![0; bytes]);
+        let launched = (side.exchange).launch(
+            &side.stream,
+            what,
+            &view(&memory, side),
+            &view(&memory, side),
+        );
+        waits.push(launched.unwrap());
     }
-    let short = upload(&side.stream, &[0; 8]).after_stream(&side.stream);
-    let refused = side
-        .exchange
-        .launch(&side.stream, what, Some(&short), &short);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(waits[0].verdict().unwrap(), None);
+    side.exchange.stop();
+    for wait in waits {
+        assert_eq!(verdict(&wait), Verdict::Stopped);
+    }
+    let short = view(&upload(&side.stream, &[0; 8]), side);
+    let refused = side.exchange.launch(&side.stream, what, &short, &short);
     assert!(refused.is_err(), "{refused:?}");
 }
 
-/// Has all blocks of all ranks go on behind a number.
+/// Ranks that combine other bytes than rank 0, or otherwise, are told, and told of.
+fn differ(ranks: &[Rank]) {
+    let element = Element::Basic(Basic::F64);
+    let sum = Combination::of(Operator::Sum, element).unwrap();
+    let max = Combination::of(Operator::Max, element).unwrap();
+    let i64_sum = Combination::of(Operator::Sum, Element::Basic(Basic::I64)).unwrap();
+    for ((what, bytes), (other, other_bytes)) in [
+        ((sum, 64), (sum, 72)),
+        ((sum, 64), (sum, 8192)),
+        ((sum, 4096), (sum, 40_000)),
+        ((sum, 60_000), (sum, 10_000)),
+        ((sum, 512), (max, 512)),
+        ((sum, 16_384), (i64_sum, 16_384)),
+        ((sum, 64), (sum, 64)),
+    ] {
+        let launched: Vec<_> = ranks
+            .iter()
+            .enumerate()
+            .map(|(rank, side)| {
+                let (what, bytes) = if rank == 0 {
+                    (what, bytes)
+                } else {
+                    (other, other_bytes)
+                };
+                let memory = upload(&side.stream, &vec![0; bytes]);
+                let memory = view(&memory, side);
+                side.exchange
+                    .launch(&side.stream, what, &memory, &memory)
+                    .unwrap()
+            })
+            .collect();
+        let told: Vec<_> = launched.iter().map(verdict).collect();
+        if (what, bytes) == (other, other_bytes) {
+            assert!(told.iter().all(|told| *told == Verdict::Fine), "{told:?}");
+            continue;
+        }
+        assert!(matches!(told[0], Verdict::Differs(1 | 2)), "{told:?}");
+        assert_eq!(told[1..], [Verdict::Differs(0); 2]);
+    }
+}
+
+/// Has all ranks go on behind a number.
 fn go_on_from(ranks: &[Rank], number: u32) {
     for side in ranks {
         let inbox = DeviceSlice::<u8>::of(side.inbox.clone()).unwrap();
-        let all = inbox.slice(NUMBERS_AT..).unwrap();
-        let number = upload(&side.stream, &number.to_ne_bytes().repeat(16));
+        let all = inbox.slice(NUMBER_AT..NUMBER_AT + 4).unwrap();
+        let number = upload(&side.stream, &number.to_ne_bytes());
         let (from, to) = (
             number.after_stream(&side.stream),
             all.after_stream(&side.stream),
@@ -383,7 +448,7 @@ fn numbers() {
         let round = exchange(&ranks, what, &given, [0, 0], false, &[]);
         round.check(&ranks, &expected, &format!("number {number}"));
         let inbox = DeviceSlice::<u8>::of(ranks[0].inbox.clone()).unwrap();
-        let counted = inbox.slice(NUMBERS_AT..NUMBERS_AT + 4).unwrap();
+        let counted = inbox.slice(NUMBER_AT..NUMBER_AT + 4).unwrap();
         let counted = download(&ranks[0].stream, &counted);
         assert_eq!(counted, number.to_ne_bytes());
     }
