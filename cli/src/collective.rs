@@ -223,6 +223,7 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
         error: 0.0,
         aside: None,
         joined: None,
+        one_kernel: None,
     }
 }
 

@@ -377,6 +377,7 @@ pub(crate) fn choose_within(
     let mut ranking: Vec<Candidate> = found.into_iter().map(|f| f.candidate).collect();
     distrust(&mut ranking, machine.error, &mut left_out);
     ranking.extend(through);
+    ranking.extend(in_one_kernel(call, bytes, machine));
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
     for plan in unplayed {
         let bound = at_least(&plan, sizes, machine);
@@ -398,6 +399,18 @@ pub(crate) fn choose_within(
         bytes,
         ranking,
         left_out,
+    })
+}
+
+/// The reduction that is one kernel per rank, where devices can.
+fn in_one_kernel(call: &Call, bytes: u64, machine: &Machine) -> Option<Candidate> {
+    let kernel = machine.one_kernel.as_ref()?;
+    let known = kernel.most_bytes >= bytes && machine.places.len() == call.size as usize;
+    let plan = Plan::new(call.clone(), Algorithm::OneKernel, 1).ok()?;
+    known.then(|| Candidate {
+        plan,
+        ns: kernel.ns.at(bytes as f64),
+        through_host: false,
     })
 }
 

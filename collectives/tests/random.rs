@@ -7,7 +7,7 @@ use std::sync::Arc;
 fn algorithms() -> Vec<Algorithm> {
     let mut all = Algorithm::FLAT.to_vec();
     all.extend([Algorithm::KAry(3), Algorithm::KAry(7), Algorithm::Postal(3)]);
-    all.push(Algorithm::Between);
+    all.extend([Algorithm::Between, Algorithm::OneKernel]);
     all
 }
 

@@ -60,7 +60,7 @@ fn sampled(size: u32) -> bool {
 /// Does every rank talk to every other?
 fn talks_to_all(operation: Operation, algorithm: &Algorithm) -> bool {
     match algorithm {
-        Algorithm::Ring | Algorithm::Pairwise | Algorithm::Spread => true,
+        Algorithm::Ring | Algorithm::Pairwise | Algorithm::Spread | Algorithm::OneKernel => true,
         Algorithm::ScatterAllgather => true,
         // Few steps, but P / 2 pieces in each.
         Algorithm::Bruck => operation == Operation::Alltoall,
@@ -83,8 +83,8 @@ fn flat(wanted: impl Fn(u32, bool) -> bool + Sync) {
     for_all_sizes(|size| {
         let mut instances = 0;
         for (at, operation) in Operation::ALL.into_iter().enumerate() {
-            let postal = [Algorithm::Postal(2), Algorithm::Postal(5)];
-            for (salt, algorithm) in Algorithm::FLAT.iter().chain(&postal).enumerate() {
+            let others = [Algorithm::Postal(2), Algorithm::Postal(5), Algorithm::OneKernel];
+            for (salt, algorithm) in Algorithm::FLAT.iter().chain(&others).enumerate() {
                 let dice = mix(size, (at * 100 + salt) as u32);
                 let mut call = Call::new(operation, size).requires(Association::Any);
                 if operation.rooted() {

@@ -270,6 +270,7 @@ impl CallCosts {
             error: self.error,
             aside: None,
             joined: None,
+            one_kernel: None,
         }
     }
 }

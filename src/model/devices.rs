@@ -194,6 +194,7 @@ impl CallCosts {
         });
         Some(Machine {
             joined,
+            one_kernel: None,
             places: host.places.clone(),
             links: classes.iter().enumerate().map(curve).collect(),
             kept: Vec::new(),

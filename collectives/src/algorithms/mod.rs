@@ -67,6 +67,9 @@ pub enum Algorithm {
     Pairwise,
     /// All partners at once.
     Spread,
+    /// All ranks have all contributions, and combine them: as one kernel on the device of
+    /// each, that writes to the others'.
+    OneKernel,
     /// A scatter, then a ring.
     ScatterAllgather,
     /// Trees within the sides of an intercommunicator, leaders across.
@@ -100,6 +103,7 @@ impl fmt::Display for Algorithm {
             Self::Rabenseifner => f.write_str("Rabenseifner"),
             Self::Pairwise => f.write_str("pairwise exchange"),
             Self::Spread => f.write_str("spread"),
+            Self::OneKernel => f.write_str("one kernel per rank"),
             Self::ScatterAllgather => f.write_str("scatter and allgather"),
             Self::Between => f.write_str("between groups"),
             Self::Permuted(order, flat) => write!(f, "{flat} in {}", order.name()),
@@ -225,6 +229,7 @@ impl Algorithm {
             Self::Rabenseifner => exact(&[O::Reduce, O::Allreduce]),
             Self::Pairwise => exact(&[O::Alltoall, O::ReduceScatter]),
             Self::Spread => exact(&[O::Allgather, O::Alltoall, O::ReduceScatter]),
+            Self::OneKernel => exact(&[O::Allreduce]),
             Self::ScatterAllgather => exact(&[O::Bcast]),
             Self::Between => exact(&[
                 O::Barrier,
@@ -375,6 +380,7 @@ impl Algorithm {
             (Self::Rabenseifner, _) => rabenseifner::reduce(b, &all, None, call.input(rank)),
             (Self::Pairwise, O::Alltoall) => pairwise::exchange(b, Exchange::Alltoall),
             (Self::Pairwise, _) => pairwise::exchange(b, Exchange::ReduceScatter),
+            (Self::OneKernel, _) => spread::allreduce(b),
             (Self::Spread, O::Allgather) => spread::allgather(b, &all, call.own(rank)),
             (Self::Spread, O::Alltoall) => spread::exchange(b, Exchange::Alltoall),
             (Self::Spread, _) => spread::exchange(b, Exchange::ReduceScatter),

@@ -104,6 +104,26 @@ pub(super) fn exchange(b: &mut Builder, what: Exchange) {
     conclude(b, what, &places);
 }
 
+/// Everybody's vector to all, which combine them.
+pub(super) fn allreduce(b: &mut Builder) {
+    b.phase();
+    let (rank, size, tag) = (b.rank, b.call.size, b.tag(0));
+    let (input, result) = (b.input(), b.vector(Buffer::Recv));
+    let room = b.scratch(size);
+    for distance in 1..size {
+        let from = (rank + size - distance) % size;
+        b.recv(from, tag, Region::piece(room, from));
+    }
+    for distance in 1..size {
+        b.send((rank + distance) % size, tag, input);
+    }
+    let operand = |i: u32| match i == rank {
+        true => input,
+        false => Region::piece(room, i),
+    };
+    combine_all(b, size, operand, result);
+}
+
 /// Every member's piece to all.
 pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
     b.phase();

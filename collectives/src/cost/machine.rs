@@ -102,6 +102,17 @@ pub struct Machine {
     pub aside: Option<Arc<Aside>>,
     /// Links of their own between pairs of devices, wherever these are.
     pub joined: Option<Arc<Joined>>,
+    /// Reductions to all ranks in one kernel each, where devices can.
+    pub one_kernel: Option<Arc<OneKernel>>,
+}
+
+/// What a reduction to all ranks costs that is one kernel on the device of each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OneKernel {
+    /// From its start to its end at the last rank, by bytes of the vector.
+    pub ns: Piecewise,
+    /// Longer vectors are not for it.
+    pub most_bytes: u64,
 }
 
 /// Memory of the host beside that of devices, in which a call's buffers lie.
@@ -148,6 +159,7 @@ impl Machine {
             error: 0.0,
             aside: None,
             joined: None,
+            one_kernel: None,
         }
     }
 
@@ -179,6 +191,7 @@ impl Machine {
             error: 0.0,
             aside: None,
             joined: None,
+            one_kernel: None,
         }
     }
 
@@ -238,6 +251,8 @@ impl Machine {
                 .map(|r| self.places[*r as usize].clone())
                 .collect(),
             joined: renamed(self.joined.as_ref(), ranks),
+            // The kernels are those of all ranks.
+            one_kernel: (self.one_kernel.clone()).filter(|_| ranks.len() == self.places.len()),
             ..self.clone()
         }
     }
