@@ -83,7 +83,11 @@ fn flat(wanted: impl Fn(u32, bool) -> bool + Sync) {
     for_all_sizes(|size| {
         let mut instances = 0;
         for (at, operation) in Operation::ALL.into_iter().enumerate() {
-            let others = [Algorithm::Postal(2), Algorithm::Postal(5), Algorithm::OneKernel];
+            let others = [
+                Algorithm::Postal(2),
+                Algorithm::Postal(5),
+                Algorithm::OneKernel,
+            ];
             for (salt, algorithm) in Algorithm::FLAT.iter().chain(&others).enumerate() {
                 let dice = mix(size, (at * 100 + salt) as u32);
                 let mut call = Call::new(operation, size).requires(Association::Any);

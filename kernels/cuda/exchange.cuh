@@ -38,6 +38,8 @@ enum { OSIER_LONG_AT = 2 * OSIER_MOST_RANKS * OSIER_SHORT_BLOCKS * OSIER_INBOX_S
 #define OSIER_OTHER_RANK 0x200u
 #define OSIER_STOPPED 0x400u
 #define OSIER_DONE 0x80000000u
+// The host's word of a launch that runs.
+#define OSIER_BEGUN 1u
 
 // `Argument` of kernels/src/exchange.rs, field by field.
 struct osier_exchange {
@@ -305,6 +307,7 @@ static __device__ __forceinline__ void osier_clear(const osier_exchange& plan, o
 template <class O> static __device__ __forceinline__ void osier_exchange_all(const osier_exchange& plan) {
     const osier_u32 before = *(volatile osier_u32*)plan.counts;
     osier_turn turn = {before >= OSIER_LAST_NUMBER ? 1 : before + 1, 0, 0};
+    if (blockIdx.x == 0 && threadIdx.x == 0) *(volatile osier_u32*)plan.done = OSIER_BEGUN;
     if (plan.failed) {
         turn.raise_all(plan);
         if (threadIdx.x < plan.size && threadIdx.x != plan.rank) turn.await(plan, threadIdx.x);

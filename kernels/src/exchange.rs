@@ -64,6 +64,7 @@ const FAILED_RANK: u32 = 0x100;
 const OTHER_RANK: u32 = 0x200;
 const STOPPED: u32 = 0x400;
 const DONE: u32 = 1 << 31;
+const BEGUN: u32 = 1;
 
 /// `osier_exchange`.
 #[repr(C)]
@@ -115,13 +116,15 @@ impl Combination {
         })
     }
 
-    /// What all ranks must have alike: bytes, kernel and operation, as a number.
-    fn signature(self, bytes: usize) -> u32 {
-        let kernel = self
-            .kernel
-            .bytes()
-            .fold(0u32, |all, b| all.wrapping_mul(31) + u32::from(b));
-        bytes as u32 | (self.operation & 0x1f) << 17 | kernel << 22
+    /// What all ranks must have alike: call, bytes, kernel and operation, as one number, which
+    /// differs where any of them does but for one time in four thousand millions.
+    fn signature(self, bytes: usize, call: u32) -> u32 {
+        let parts = [call, bytes as u32, self.operation];
+        let bytes = parts.into_iter().flat_map(u32::to_le_bytes);
+        // FNV-1a.
+        let all = bytes.chain(self.kernel.bytes());
+        let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        all.fold(0x811c_9dc5, mix)
     }
 }
 
@@ -146,6 +149,8 @@ fn leaves(size: usize) -> ([u8; MOST_RANKS], u32) {
 #[derive(Debug)]
 pub struct Exchange {
     context: Context,
+    /// For launches that are for no other.
+    stream: Stream,
     rank: usize,
     inboxes: Vec<Arc<Memory>>,
     stop: Word,
@@ -157,6 +162,8 @@ struct Launched {
     stopped: bool,
     /// Whose words the device may still write.
     under_way: VecDeque<(Event, Arc<Word>)>,
+    /// Those that launches of a graph write, and the last captured one's event.
+    in_graph: Option<(Event, Vec<Arc<Word>>)>,
 }
 
 /// What became of a launch.
@@ -200,22 +207,44 @@ impl Exchanged {
     /// # Errors
     /// The device has failed.
     pub fn verdict(&self) -> Result<Option<Verdict>> {
-        match self.word.get() {
-            0 if self.looks.long() && self.event.is_passed()? => {
-                // The word may have come since.
-                let lost = || DeviceError::Unavailable("the kernel ended without a word".into());
-                Some(self.word.get())
-                    .filter(|word| *word != 0)
-                    .map(Verdict::of)
-                    .ok_or_else(lost)
-                    .map(Some)
-            }
-            0 => Ok(None),
-            word => Ok(Some(Verdict::of(word))),
+        let word = || Some(self.word.get()).filter(|word| word & DONE != 0);
+        if let Some(word) = word() {
+            return Ok(Some(Verdict::of(word)));
         }
+        if !(self.looks.long() && self.event.is_passed()?) {
+            return Ok(None);
+        }
+        // The word may have come since.
+        let lost = || DeviceError::Unavailable("the kernel ended without a word".into());
+        word().map(|word| Some(Verdict::of(word))).ok_or_else(lost)
+    }
+
+    /// Whether the kernel runs, or has run: what is not done then waits for other ranks.
+    pub fn has_begun(&self) -> bool {
+        self.word.get() & (DONE | BEGUN) != 0
     }
 
     /// Passes when its memory may be used again.
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+}
+
+/// A captured launch, which each launch of its graph does.
+#[derive(Clone, Debug)]
+pub struct InGraph {
+    event: Event,
+    word: Arc<Word>,
+}
+
+impl InGraph {
+    /// What became of the last launch; none: it is under way. Fine, if there was none.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let word = self.word.get();
+        (word & DONE != 0).then(|| Verdict::of(word))
+    }
+
+    /// For captured streams that go on behind it.
     pub fn event(&self) -> &Event {
         &self.event
     }
@@ -257,6 +286,7 @@ impl Exchange {
             let all = waiting + LONG_BLOCKS as u32;
             (all <= resident).then_some(all)
         };
+        let stream = Stream::uncaptured(context)?;
         let stop = Word::new(context, RAISED)?;
         stop.set(0);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -267,6 +297,7 @@ impl Exchange {
         }
         Ok(Exchange {
             context: context.clone(),
+            stream,
             rank,
             inboxes,
             stop,
@@ -279,6 +310,11 @@ impl Exchange {
         &self.context
     }
 
+    /// A stream of its own, which is never captured.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
     /// Ranks.
     pub fn size(&self) -> usize {
         self.inboxes.len()
@@ -286,7 +322,8 @@ impl Exchange {
 
     /// Queues one exchange: `recv` becomes what all ranks gave, combined in the order of the
     /// balanced tree. All ranks pass equally many bytes, whole elements, at most
-    /// [`MOST_BYTES`], each side without gaps. `send` may be `recv`.
+    /// [`MOST_BYTES`], each side without gaps. `send` may be `recv`. `call` is the same
+    /// number at all ranks, if they are in the same call.
     ///
     /// # Errors
     /// Memory that the kernel does not reach, or with gaps; too many bytes; the exchange was
@@ -294,10 +331,55 @@ impl Exchange {
     pub fn launch(
         &self,
         stream: &Stream,
-        combination: Combination,
+        (combination, call): (Combination, u32),
         send: &Ordered<DeviceView<u8>>,
         recv: &Ordered<DeviceView<u8>>,
     ) -> Result<Exchanged> {
+        let what = self.what((combination, call), [send, recv], stream)?;
+        self.queue(stream, &[send, recv], what)
+    }
+
+    /// Has a captured stream do it at each launch of its graph. An exchange of a graph is of
+    /// this graph alone, and of one capture; the graph keeps it ([`Stream::keep`]).
+    ///
+    /// # Errors
+    /// As [`Exchange::launch`]; the stream is not captured.
+    pub fn capture(
+        &self,
+        stream: &Stream,
+        (combination, call): (Combination, u32),
+        send: &Ordered<DeviceView<u8>>,
+        recv: &Ordered<DeviceView<u8>>,
+    ) -> Result<InGraph> {
+        if !stream.is_captured()? {
+            return Err(DeviceError::Capture("a stream that is not captured"));
+        }
+        let what = self.what((combination, call), [send, recv], stream)?;
+        let mut launched = self.launched();
+        // A launch that has not begun is not in flight.
+        let word = Word::new(&self.context, RAISED)?;
+        word.set(DONE);
+        let word = Arc::new(word);
+        if let Some((last, _)) = &launched.in_graph {
+            stream.wait(last)?;
+        }
+        let event = self.enqueue(stream, &[send, recv], what, &word)?;
+        let mut words = launched
+            .in_graph
+            .take()
+            .map_or_else(Vec::new, |(_, words)| words);
+        words.push(word.clone());
+        launched.in_graph = Some((event.clone(), words));
+        Ok(InGraph { event, word })
+    }
+
+    /// Kernel, blocks and argument of a launch.
+    fn what(
+        &self,
+        (combination, call): (Combination, u32),
+        [send, recv]: [&Ordered<DeviceView<u8>>; 2],
+        stream: &Stream,
+    ) -> Result<(&'static str, u32, Argument)> {
         let (given, bytes) = (send.buffer.packed_bytes(), recv.buffer.packed_bytes());
         let whole = bytes.is_multiple_of(combination.element_bytes);
         if given != bytes || bytes > MOST_BYTES || !whole {
@@ -320,11 +402,10 @@ impl Exchange {
             recv: sides.1,
             bytes: bytes as u64,
             operation: combination.operation,
-            signature: combination.signature(bytes),
+            signature: combination.signature(bytes, call),
             ..Argument::default()
         };
-        let launch = (combination.kernel, blocks(bytes), argument);
-        self.queue(stream, &[send, recv], launch)
+        Ok((combination.kernel, blocks(bytes), argument))
     }
 
     /// Takes part in one exchange as a rank that has nothing to give: there is no result at
@@ -332,41 +413,54 @@ impl Exchange {
     ///
     /// # Errors
     /// The exchange was stopped; the driver refuses. Then nothing is queued.
-    pub fn launch_failed(&self, stream: &Stream) -> Result<Exchanged> {
+    pub fn launch_failed(&self) -> Result<Exchanged> {
         let argument = Argument {
             failed: 1,
             ..Argument::default()
         };
-        self.queue(stream, &[], (ANY_KERNEL, 1, argument))
+        self.queue(&self.stream, &[], (ANY_KERNEL, 1, argument))
     }
 
     fn queue(
         &self,
         stream: &Stream,
         sides: &[&Ordered<DeviceView<u8>>],
-        (kernel, blocks, argument): (&'static str, u32, Argument),
+        what: (&'static str, u32, Argument),
     ) -> Result<Exchanged> {
+        let word = Arc::new(Word::new(&self.context, RAISED)?);
+        word.set(0);
+        let mut launched = self.launched();
+        while let Some((event, word)) = launched.under_way.front()
+            && launched.under_way.len() > 1
+            && (word.get() & DONE != 0 || event.is_passed()?)
+        {
+            launched.under_way.pop_front();
+        }
+        if launched.stopped {
+            return Err(DeviceError::Unavailable("the exchange was stopped".into()));
+        }
+        if let Some((last, _)) = launched.under_way.back() {
+            stream.wait(last)?;
+        }
+        let event = self.enqueue(stream, sides, what, &word)?;
+        launched.under_way.push_back((event.clone(), word.clone()));
+        let looks = Looks::default();
+        Ok(Exchanged { event, word, looks })
+    }
+
+    fn enqueue(
+        &self,
+        stream: &Stream,
+        sides: &[&Ordered<DeviceView<u8>>],
+        (kernel, blocks, argument): (&'static str, u32, Argument),
+        word: &Word,
+    ) -> Result<Event> {
         if *stream.context() != self.context {
             return Err(DeviceError::WrongDevice {
                 what: "exchange",
                 memory: self.context.ordinal(),
                 stream: stream.context().ordinal(),
             });
-        }
-        let word = Arc::new(Word::new(&self.context, RAISED)?);
-        word.set(0);
-        let mut launched = self.launched();
-        if launched.stopped {
-            return Err(DeviceError::Unavailable("the exchange was stopped".into()));
-        }
-        while let Some((event, word)) = launched.under_way.front()
-            && launched.under_way.len() > 1
-            && (word.get() != 0 || event.is_passed()?)
-        {
-            launched.under_way.pop_front();
-        }
-        if let Some((last, _)) = launched.under_way.back() {
-            stream.wait(last)?;
         }
         for side in sides {
             side.order(stream)?;
@@ -391,11 +485,7 @@ impl Exchange {
         // are the inboxes; the words live until the event has passed.
         unsafe { launch(stream, kernel, blocks, THREADS, &argument) }?;
         let touched = sides.iter().map(|side| side.buffer.memory());
-        let event = note(stream, touched.chain(&self.inboxes))?;
-        let under_way = (event.clone(), word.clone());
-        launched.under_way.push_back(under_way);
-        let looks = Looks::default();
-        Ok(Exchanged { event, word, looks })
+        note(stream, touched.chain(&self.inboxes))
     }
 
     /// Ends the waits of all launches, and refuses more: a peer is gone.

@@ -169,6 +169,14 @@ impl Stream {
         Ok(self.capture()?.is_some())
     }
 
+    /// The number of the capture that the stream takes part in, which this process has once.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn capture_id(&self) -> Result<Option<u64>> {
+        self.capture()
+    }
+
     /// The driver's number of the capture that the stream takes part in.
     pub(crate) fn capture(&self) -> Result<Option<u64>> {
         if self.0.private {

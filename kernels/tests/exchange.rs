@@ -171,10 +171,13 @@ fn exchange(
             place(off[1])
         };
         let done = match silent.contains(&rank) {
-            true => side.exchange.launch_failed(&side.stream),
-            false => {
-                (side.exchange).launch(&side.stream, what, &view(&from, side), &view(&to, side))
-            }
+            true => side.exchange.launch_failed(),
+            false => (side.exchange).launch(
+                &side.stream,
+                (what, 0),
+                &view(&from, side),
+                &view(&to, side),
+            ),
         };
         launched.push(done.unwrap());
         results.push(to);
@@ -321,13 +324,13 @@ fn failures() {
         &upload(&ranks[0].stream, &vec![0; MOST_BYTES + 8]),
         &ranks[0],
     );
-    let refused = (ranks[0].exchange).launch(&ranks[0].stream, what, &long, &long);
+    let refused = (ranks[0].exchange).launch(&ranks[0].stream, (what, 0), &long, &long);
     assert!(
         matches!(refused, Err(DeviceError::Size { .. })),
         "{refused:?}"
     );
     let short = view(&upload(&ranks[0].stream, &[0; 8]), &ranks[0]);
-    let refused = (ranks[0].exchange).launch(&ranks[1].stream, what, &short, &short);
+    let refused = (ranks[0].exchange).launch(&ranks[1].stream, (what, 0), &short, &short);
     assert!(refused.is_err(), "{refused:?}");
     // A rank that never comes.
     let side = &ranks[2];
@@ -336,7 +339,7 @@ fn failures() {
         let memory = upload(&side.stream, &vec![0; bytes]);
         let launched = (side.exchange).launch(
             &side.stream,
-            what,
+            (what, 0),
             &view(&memory, side),
             &view(&memory, side),
         );
@@ -349,7 +352,9 @@ fn failures() {
         assert_eq!(verdict(&wait), Verdict::Stopped);
     }
     let short = view(&upload(&side.stream, &[0; 8]), side);
-    let refused = side.exchange.launch(&side.stream, what, &short, &short);
+    let refused = side
+        .exchange
+        .launch(&side.stream, (what, 0), &short, &short);
     assert!(refused.is_err(), "{refused:?}");
 }
 
@@ -380,7 +385,7 @@ fn differ(ranks: &[Rank]) {
                 let memory = upload(&side.stream, &vec![0; bytes]);
                 let memory = view(&memory, side);
                 side.exchange
-                    .launch(&side.stream, what, &memory, &memory)
+                    .launch(&side.stream, (what, 0), &memory, &memory)
                     .unwrap()
             })
             .collect();

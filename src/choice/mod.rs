@@ -10,14 +10,14 @@ pub(crate) mod spaces;
 use crate::model::calls::Agreed;
 use crate::model::{CallCosts, Places, RankLinks};
 use osier_collectives::{
-    Algorithm, Association, Call, Choice, Machine, Model, Operation, Plan, Sizes, choose,
+    Algorithm, Association, Call, Choice, Machine, Model, OneKernel, Operation, Plan, Sizes, choose,
 };
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::lower::lower;
 use osier_engine::exec::program::RunsOn;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The plan of a call.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ struct Key {
     turned: bool,
     /// For device memory.
     on_devices: bool,
+    /// It may be one kernel of each rank.
+    in_one_kernel: bool,
 }
 
 /// Choices of a rank so far.
@@ -85,14 +87,29 @@ impl Described {
 
 impl Described {
     /// The same, with ranks placed by their devices for buffers there.
-    pub(crate) fn with_devices(&self, places: &Places, device_links: &RankLinks) -> Described {
+    pub(crate) fn with_devices(
+        &self,
+        places: &Places,
+        device_links: &RankLinks,
+        one_kernel: Option<OneKernel>,
+    ) -> Described {
         let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
         let eager_bytes = self.machine.eager_bytes as usize;
         let here = self.table.shared_by(self.ranks_per_core);
         let host = here.machine(&ranks, Some(places), eager_bytes);
-        let devices = here.machine_of_devices(&ranks, Some(places), device_links, &host);
+        let mut devices = here.machine_of_devices(&ranks, Some(places), device_links, &host);
         let mut hasher = DefaultHasher::new();
         self.id.hash(&mut hasher);
+        if let (Some(devices), Some(kernel)) = (&mut devices, one_kernel) {
+            for log in 3..=16 {
+                kernel
+                    .ns
+                    .at(f64::from(1 << log))
+                    .to_bits()
+                    .hash(&mut hasher);
+            }
+            devices.one_kernel = Some(Arc::new(kernel));
+        }
         device_links.device_links.hash(&mut hasher);
         host.places.hash(&mut hasher);
         Described {
@@ -142,11 +159,12 @@ impl Choices {
         described: &Described,
         call: &Call,
         class: u32,
-        on_devices: bool,
+        (on_devices, in_one_kernel): (bool, bool),
     ) -> Result<Chosen> {
         let devices = described.devices.as_ref().filter(|_| on_devices);
         let key = Key {
             on_devices: devices.is_some(),
+            in_one_kernel,
             machine: described.id,
             operation: call.operation,
             required: call.required,
@@ -177,6 +195,9 @@ impl Choices {
             .find_map(|candidate| match (devices, candidate.through_host) {
                 (None, _) => Some((candidate.plan.clone(), RunsOn::ByCost)),
                 (Some(_), true) => Some((candidate.plan.clone(), RunsOn::Host)),
+                (Some(_), false) if *candidate.plan.algorithm() == Algorithm::OneKernel => {
+                    in_one_kernel.then(|| (candidate.plan.clone(), RunsOn::OneKernel))
+                }
                 (Some(_), false) => Some((that_stays(&candidate.plan)?, RunsOn::Device)),
             });
         let no_plan = || Error::new(ErrorKind::Unavailable, "no plan for this root");

@@ -93,6 +93,7 @@ impl OnStream<'_> {
         let mut ask = comm.reported(ask(&After::from(stream)))?;
         let (name, earlier) = (ask.name, self.earlier().err());
         ask.defers = false;
+        ask.stream = Some(stream.clone());
         let runs = comm.runs_on();
         let begun = runs.begin(ask.failed(earlier.clone()));
         let id = comm.reported(begun.map_err(|e| e.context(name)))?;
@@ -102,7 +103,15 @@ impl OnStream<'_> {
                 .with(runs.lane(), |lane| executor::detach(lane, id, nothing));
             return Err(comm.raise(e));
         }
-        self.hold_collective(id, name)
+        let lane = runs.lane();
+        let there = runs
+            .core()
+            .with(lane, |lane| lane.executor.is_on_stream(id));
+        match there {
+            // The stream waits in the kernel.
+            true => Ok(self.begun_collective(id, name)),
+            false => self.hold_collective(id, name),
+        }
     }
 
     /// Has each launch of the captured graph begin the call, and wait for it.
@@ -110,7 +119,14 @@ impl OnStream<'_> {
     fn capture_collective(&self, ask: Result<Ask>) -> Result<Enqueued> {
         let (comm, _) = self.parts();
         let ask = ask.map(|ask| ask.failed(self.earlier().err()));
-        let set_up = comm.set_up_ask(ask, |_| ())?;
+        let (mut ask, tags) = comm.ask_of_set_up(ask)?;
+        if ask.in_one_kernel
+            && let Some(enqueued) = self.capture_exchange(&ask, tags)?
+        {
+            return Ok(enqueued);
+        }
+        ask.may_be_in_one_kernel(false);
+        let set_up = comm.set_up_known(ask, tags, |_| ())?;
         let site = comm.core().checks.site(Location::caller());
         self.hold_captured(Box::new(Captured { set_up, site }))
     }

@@ -294,6 +294,14 @@ impl Communicator {
         ask: Result<Ask>,
         each: impl FnOnce(&mut dyn FnMut(RawView)),
     ) -> Result<SetUp> {
+        let (mut ask, tags) = self.ask_of_set_up(ask)?;
+        // Starts come in any order, exchanges in that of the calls.
+        ask.may_be_in_one_kernel(false);
+        self.set_up_known(ask, tags, each)
+    }
+
+    /// What all ranks know of a persistent call, and its tags.
+    pub(crate) fn ask_of_set_up(&self, ask: Result<Ask>) -> Result<(Ask, u32)> {
         let runs = self.runs_on();
         let tags = runs.lane().lock().executor.reserve_tags();
         let mut ask = self.reported(ask)?;
@@ -301,6 +309,17 @@ impl Communicator {
         // The round that checks calls comes at each start.
         let asks = !runs.core().checks.has(Check::Collectives);
         self.reported(runs.know_spaces(&mut ask, asks))?;
+        Ok((ask, tags))
+    }
+
+    /// Sets it up.
+    pub(crate) fn set_up_known(
+        &self,
+        mut ask: Ask,
+        tags: u32,
+        each: impl FnOnce(&mut dyn FnMut(RawView)),
+    ) -> Result<SetUp> {
+        let runs = self.runs_on();
         // The others have asked this rank.
         if let Some(e) = ask.error.take() {
             return self.reported(Err(e.context(ask.name)));

@@ -136,6 +136,31 @@ impl Communicator {
         here: Option<SmallReduction<'_>>,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
+        let alone = |here: &SmallReduction<'_>| {
+            let class = class_of(here.small.bytes);
+            self.takes_alone(&here.call, class)
+        };
+        match here {
+            // It was counted: its plan is the host's.
+            Some(here) if alone(&here) => self.call_reducing_on_host(Some(here), ask),
+            _ => self.call(ask()?),
+        }
+    }
+
+    /// As [`Communicator::call_reducing`], of memory that is the host's on all ranks.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn call_reducing_on_host(
+        &self,
+        here: Option<SmallReduction<'_>>,
+        ask: impl FnOnce() -> Result<Ask>,
+    ) -> Result<()> {
+        let ask = || {
+            ask().map(|ask| Ask {
+                of_host: true,
+                ..ask
+            })
+        };
         match here {
             None => self.call(ask()?),
             Some(here) => {

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
 //! | `spaces` | whether all ranks' buffers lie on devices |
+//! | `one_kernel` | inboxes for reductions in one kernel of each rank: opened, measured |
 //! | `placement` | what of a rank's memory stays on devices, what goes through the host |
 //! | `ask` | what a call asks for |
 //! | `agree` | whether all ranks ask for the same, where that is checked |
@@ -32,6 +33,7 @@ mod enqueued;
 mod in_flight;
 mod inline;
 mod nonblocking;
+mod one_kernel;
 mod persistent;
 mod placement;
 mod plan;
@@ -53,7 +55,7 @@ use osier_collectives::{Algorithm, Plan};
 use osier_engine::check::Site;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor::{self, End};
-use osier_engine::exec::lower::lower;
+use osier_engine::exec::lower::{in_one_kernel, lower};
 use osier_engine::exec::program::{Program, RunsOn};
 use osier_engine::exec::run::Then;
 use osier_engine::matching::{INTERNAL_TAG, Pattern};
@@ -107,7 +109,11 @@ impl Communicator {
     /// goes through the host's.
     #[doc(hidden)]
     pub fn use_algorithm_on_devices(&self, algorithm: Algorithm, segments: u32, stays: bool) {
-        let runs_on = if stays { RunsOn::Device } else { RunsOn::Host };
+        let runs_on = match (stays, &algorithm) {
+            (_, Algorithm::OneKernel) => RunsOn::OneKernel,
+            (true, _) => RunsOn::Device,
+            (false, _) => RunsOn::Host,
+        };
         self.force(Some((algorithm, segments)), runs_on);
     }
 
@@ -136,7 +142,9 @@ impl Communicator {
             .clone();
         let forced = forced.filter(|forced| {
             let kept = forced.algorithm.keeps(&ask.call);
-            kept.is_some_and(|kept| !ask.call.operation.reduces() || kept >= ask.call.required)
+            let keeps = |kept| !ask.call.operation.reduces() || kept >= ask.call.required;
+            let may = forced.runs_on != RunsOn::OneKernel || ask.in_one_kernel;
+            may && kept.is_some_and(keeps)
         });
         let chosen = match forced {
             _ if ask.idle => return Ok(Arc::default()),
@@ -147,12 +155,16 @@ impl Communicator {
                 segments: 1,
                 runs_on: RunsOn::ByCost,
             },
-            None => {
-                self.member()
-                    .choices
-                    .of(&self.described(), &ask.call, ask.class, ask.on_devices)?
-            }
+            None => self.member().choices.of(
+                &self.described(),
+                &ask.call,
+                ask.class,
+                (ask.on_devices, ask.in_one_kernel),
+            )?,
         };
+        if chosen.runs_on == RunsOn::OneKernel {
+            return Ok(Arc::new(in_one_kernel(&ask.call, self.rank() as u32)));
+        }
         let plan = Plan::new(ask.call.clone(), chosen.algorithm, chosen.segments);
         let plan = plan.map_err(unsuitable)?;
         let mut program = lower(plan.call(), &plan.part(self.rank() as u32))?;
@@ -204,7 +216,7 @@ impl Communicator {
     }
 
     /// The program of a call, kept or made.
-    fn program_of(&self, ask: &Ask) -> Result<Arc<Program>> {
+    pub(crate) fn program_of(&self, ask: &Ask) -> Result<Arc<Program>> {
         let kept = self.lane().lock().executor.program(ask.program_key());
         if let Some(program) = kept {
             return Ok(program);
@@ -238,6 +250,7 @@ impl Communicator {
         run.tags = call.tags;
         run.site = Some(call.site);
         run.defers = ask.defers;
+        run.stream = ask.stream;
         let begun = match call.round {
             None => executor::begin(&mut **lane, run, ask.error),
             Some(round) => {

@@ -20,7 +20,8 @@
 //! 2. Who asks, and when, depends on what all ranks have alike: the order of calls, their
 //!    operation, the form of the call, and, where all know them, size class and association.
 //! 3. Calls that a rank may take step by step by itself (`inline`) ask nothing: others
-//!    would wait for it.
+//!    would wait for it. But for allreduces that may be one kernel of each rank: these are
+//!    counted there, and where they ask they are not taken alone (`takes_alone`).
 
 use super::ask::Ask;
 use crate::choice::bytes_of;
@@ -28,9 +29,11 @@ use crate::choice::spaces::{Found, Kind};
 use crate::comm::Communicator;
 use crate::model::calls::ROW_BYTES;
 use crate::model::{GpuLinks, GpuName, Places, RankLinks};
-use osier_collectives::{Association, DeviceLink, DeviceLinks, Operation};
+use osier_collectives::{Association, Call, DeviceLink, DeviceLinks, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::Result;
+use osier_kernels::Context;
+use osier_kernels::exchange::{MOST_BYTES, MOST_RANKS};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -40,6 +43,9 @@ const ANY_CLASS: u32 = u32::MAX;
 /// The kind of a call, and whether all ranks know its size class. None: one that asks nothing.
 fn kind_of(ask: &Ask) -> Option<(Kind, bool)> {
     let call = &ask.call;
+    if may_exchange(call, ask.class) {
+        return Some(((call.operation, call.required, ask.class), true));
+    }
     if call.operation == Operation::Barrier || call.operation.of_neighbors() {
         return None;
     }
@@ -52,13 +58,33 @@ fn kind_of(ask: &Ask) -> Option<(Kind, bool)> {
     (!small).then_some(((call.operation, call.required, ask.class), true))
 }
 
+/// Whether a call may be one kernel of each rank, by what all ranks know of it.
+fn may_exchange(call: &Call, class: u32) -> bool {
+    call.operation == Operation::Allreduce
+        && call.first_side.is_none()
+        && (2..=MOST_RANKS as u32).contains(&call.size)
+        && bytes_of(class) <= MOST_BYTES as u64
+}
+
 impl Communicator {
+    /// Whether this rank takes a short call of the host's memory step by step by itself. If
+    /// not, ranks ask each other, or all know that the memory of such calls lies on devices.
+    #[inline]
+    pub(crate) fn takes_alone(&self, call: &Call, class: u32) -> bool {
+        let spaces = &self.0.spaces;
+        if !spaces.matter.load(Ordering::Relaxed) || !may_exchange(call, class) {
+            return true;
+        }
+        spaces.counts_alone((call.operation, call.required, class))
+    }
+
     /// Has a call planned for memory of devices, if all ranks know that it lies there. One
     /// that `waits` asks them now and then.
     #[inline]
     #[track_caller]
     pub(crate) fn know_spaces(&self, ask: &mut Ask, waits: bool) -> Result<()> {
-        let known = ask.on_devices || ask.agreed.is_some();
+        // One that has begun was counted before.
+        let known = ask.on_devices || ask.agreed.is_some() || ask.of_host || ask.begun.is_some();
         if known || !self.0.spaces.matter.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -73,6 +99,10 @@ impl Communicator {
         };
         let checked = self.core().checks.has(Check::Collectives);
         let (mut found, asks) = self.0.spaces.of(kind, waits);
+        let may = may_exchange(&ask.call, ask.class) && ask.combines_in_one_kernel();
+        if may && ask.stream.is_some() && self.0.spaces.linked.load(Ordering::Relaxed) {
+            found.on_devices = true;
+        }
         if checked && waits {
             let answers = self.round_first(ask)?;
             found = Found::default();
@@ -90,12 +120,15 @@ impl Communicator {
         }
         if found.on_devices {
             if asks || (checked && waits) {
-                self.place_devices(ask)?;
+                self.place_devices(ask.device().as_ref())?;
             }
             if !sized {
                 ask.class = found.class;
             }
             ask.for_devices();
+            // Where calls are checked they begin in an order of each rank's own.
+            let exchanges = self.0.spaces.exchanges.load(Ordering::Relaxed);
+            ask.may_be_in_one_kernel(may && exchanges && !checked);
         }
         Ok(())
     }
@@ -104,14 +137,21 @@ impl Communicator {
     /// Plans for devices are made for these places, so chains go through one PCIe switch
     /// after the other, and along NVLinks.
     #[track_caller]
-    fn place_devices(&self, ask: &Ask) -> Result<()> {
+    pub(crate) fn place_devices(&self, on: Option<&Context>) -> Result<()> {
         if self.0.spaces.placed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let (places, device_links) = self.exchange_devices(ask.device())?;
-        let described = Arc::new(self.described().with_devices(&places, &device_links));
+        let (places, device_links) = self.exchange_devices(on.map(Context::ordinal))?;
+        let one_kernel = match device_links.apart {
+            true => self.open_inboxes(on)?,
+            false => None,
+        };
+        let exchanges = one_kernel.is_some();
+        let described = self.described();
+        let described = Arc::new(described.with_devices(&places, &device_links, one_kernel));
         let kept = &self.0.described;
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(described);
+        self.0.spaces.exchanges.store(exchanges, Ordering::Relaxed);
         self.0.spaces.placed.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -163,6 +203,7 @@ impl Communicator {
         if n > 1 {
             self.allreduce_in_place(&mut table, &crate::Op::Max)?;
         }
+        let apart = n == self.size();
         let of: Vec<Option<usize>> = names.map(|name| index(&name?)).collect();
         let mut pairs = Vec::new();
         for (a, one) in of.iter().enumerate() {
@@ -184,6 +225,7 @@ impl Communicator {
         let device_links = RankLinks {
             device_links: DeviceLinks::of(self.size() as u32, pairs),
             link_ns_per_byte: table[n * n] as f64 / 1e6,
+            apart,
         };
         Ok((places, device_links))
     }

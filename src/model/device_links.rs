@@ -219,6 +219,7 @@ impl GpuLinks {
         RankLinks {
             device_links: DeviceLinks::of(ranks, pairs.filter_map(device_link)),
             link_ns_per_byte: self.link_ns_per_byte,
+            apart: false,
         }
     }
 
@@ -269,6 +270,8 @@ pub struct RankLinks {
     pub device_links: DeviceLinks,
     /// Time of a byte over one link, in ns.
     pub link_ns_per_byte: f64,
+    /// Each rank has a device of its own.
+    pub apart: bool,
 }
 
 /// Bytes per ns of a message over one link of a GPU of this compute capability.

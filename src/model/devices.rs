@@ -257,6 +257,7 @@ mod tests {
             let device_links = RankLinks {
                 device_links: DeviceLinks::regular(links, 8, 8).expect("links"),
                 link_ns_per_byte: 0.05,
+                apart: false,
             };
             let machine = table.machine_of_devices(&ranks, None, &device_links, &host);
             let machine = machine.expect("known");

@@ -29,6 +29,7 @@
 
 mod captured;
 mod copied;
+mod in_graph;
 mod once;
 
 use super::status::Status;
@@ -36,10 +37,11 @@ use crate::comm::Communicator;
 use crate::names::{self, Rank, Source, Tag, TagSelector};
 pub(crate) use captured::Work;
 use captured::{Captured, Message};
+use in_graph::InGraph;
 use once::Once;
 pub(crate) use once::{Awaited, State};
 use osier_engine::completion::hold::Hold;
-use osier_engine::device::Use;
+use osier_engine::device::{UnderWay, Use};
 use osier_engine::diagnose::waits::listens;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::Pattern;
@@ -47,6 +49,7 @@ use osier_engine::progress::lane::{Mode, Posted};
 use osier_engine::progress::owed::Later;
 use osier_engine::view::RawView;
 use osier_engine::view::on_device::{DeviceBuffer, handed_over};
+use osier_kernels::exchange;
 use osier_kernels::{After, DeviceError, Ordered, Stream, StreamSemaphore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -73,6 +76,8 @@ pub struct Enqueued {
 enum What {
     Once(Arc<Once>),
     Captured(Arc<Captured>),
+    /// All of it is a kernel of a graph.
+    InGraph(Arc<InGraph>),
 }
 
 impl std::fmt::Debug for What {
@@ -80,6 +85,7 @@ impl std::fmt::Debug for What {
         f.write_str(match self {
             What::Once(_) => "an operation",
             What::Captured(_) => "a captured operation",
+            What::InGraph(_) => "a captured kernel",
         })
     }
 }
@@ -382,6 +388,26 @@ impl OnStream<'_> {
         self.held(self.enqueued(State::Pending(Awaited::Run(id, name))))
     }
 
+    /// What a captured kernel does at each launch.
+    pub(crate) fn in_graph(&self, kernel: exchange::InGraph, name: &'static str) -> Enqueued {
+        let in_graph = Arc::new(InGraph::new(self.comm, address(self.stream), kernel, name));
+        self.comm.on_streams().add_in_graph(&in_graph);
+        // As long as the graph, so that it is told of.
+        let kept = self.stream.keep(in_graph.clone());
+        debug_assert!(kept.is_ok(), "it was captured");
+        Enqueued {
+            comm: self.comm.clone(),
+            what: What::InGraph(in_graph),
+        }
+    }
+
+    /// A run that has begun on the stream itself.
+    pub(crate) fn begun_collective(&self, id: u32, name: &'static str) -> Enqueued {
+        let run = Awaited::Run(id, name);
+        run.hold(self.comm, Hold::by_kernel(self.comm.core()));
+        self.enqueued(State::Pending(run))
+    }
+
     /// Has a captured stream begin what each launch is to do, and wait for it.
     #[track_caller]
     pub(crate) fn hold_captured(&self, work: Box<dyn Work>) -> Result<Enqueued> {
@@ -415,6 +441,7 @@ impl OnStream<'_> {
         let captured = self.stream.is_captured()?;
         match &enqueued.what {
             What::Captured(operation) => operation.hold(self.stream),
+            What::InGraph(kernel) => kernel.hold(self.stream),
             What::Once(_) if captured => Err(DeviceError::Capture(
                 "a wait for an operation that was enqueued outside of the capture (hint: \
                  enqueue it inside, or wait before the capture)",
@@ -495,6 +522,7 @@ impl Enqueued {
         match &self.what {
             What::Once(once) => once.poll(&self.comm),
             What::Captured(captured) => captured.is_idle(),
+            What::InGraph(kernel) => kernel.is_idle(),
         }
     }
 
@@ -507,6 +535,7 @@ impl Enqueued {
         let result = match &self.what {
             What::Once(once) => once.result(),
             What::Captured(captured) => captured.result(),
+            What::InGraph(kernel) => kernel.result(),
         };
         result.map(|result| self.comm.reported(result))
     }
@@ -518,6 +547,9 @@ impl Enqueued {
     #[track_caller]
     pub fn wait(&self) -> Result<Status> {
         let core = self.comm.core();
+        // Nobody rings when the kernel ends.
+        let in_graph = matches!(self.what, What::InGraph(_));
+        let _busy = in_graph.then(|| UnderWay::new(&core.devices));
         let result = core.wait_until(|| match &self.what {
             What::Once(once) => once.poll(&self.comm).then(|| once.result()),
             What::Captured(captured) => {
@@ -527,6 +559,7 @@ impl Enqueued {
                 }
                 idle.then(|| captured.result())
             }
+            What::InGraph(kernel) => kernel.is_idle().then(|| kernel.result()),
         });
         self.comm.reported(result.unwrap_or(Ok(Status::EMPTY)))
     }

@@ -76,6 +76,16 @@ impl Hold {
         }
     }
 
+    /// By a kernel that waits for other ranks: one that has failed is noticed meanwhile.
+    pub fn by_kernel(rank: &Arc<impl Drives + 'static>) -> Hold {
+        rank.clone().begin_drive();
+        Hold {
+            rank: rank.clone(),
+            _semaphore: None,
+            latch: None,
+        }
+    }
+
     /// A launched graph.
     pub fn launched(rank: &Arc<impl Drives + 'static>, latch: &Arc<Latch>) -> Hold {
         rank.clone().begin_drive();

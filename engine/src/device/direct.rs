@@ -92,6 +92,11 @@ impl Direct {
         }
     }
 
+    /// Passes behind it; none: it has passed.
+    pub(super) fn event(&self) -> Option<&Event> {
+        self.event.as_ref()
+    }
+
     /// Whether all bytes lie there.
     pub fn is_over(&mut self) -> Result<bool, DeviceError> {
         let ended = passed(&mut self.event)?;

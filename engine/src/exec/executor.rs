@@ -27,18 +27,21 @@
 use super::foreign::Foreign;
 use super::inline::{Begun, Desk};
 use super::program::{Action, Program, TAG_BITS};
-use super::run::{COPY, Combination, HALF, Phase, Run, copy};
+use super::run::{COPY, Combination, HALF, Phase, Run, Work, copy};
 use super::step::{self, Messages, Started, Taken};
 use crate::check::Site;
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::device::Devices;
+use crate::device::one_kernel::Exchanging;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::INTERNAL_TAG;
 use crate::slab::{self, Slab};
 use crate::view::RawView;
+use osier_collectives::Region;
+use osier_kernels::exchange::{Exchange, Verdict};
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 /// The run of an operation that belongs to none.
@@ -54,6 +57,8 @@ const TO_HOST: u32 = 8;
 const TO_DEVICE: u32 = 16;
 const WITHIN: u32 = 24;
 const COPY_TAGS: u32 = 8;
+/// Tag of what a rank sends that cannot take its part in an exchange.
+const EXCHANGE: u32 = 32;
 /// Runs and programs that are kept to be used again.
 const SPARE_RUNS: usize = 8;
 const KEPT_PROGRAMS: usize = 256;
@@ -147,6 +152,13 @@ pub trait Driver {
 
     fn devices(&self) -> &Arc<Devices>;
 
+    /// A rank of the lane that can take no part in this exchange, and the failed rank of the
+    /// job: it has ended, or says so by a poison of this tag.
+    fn lost(&mut self, tag: u32) -> Option<(Error, u32)>;
+
+    /// Ranks of the lane.
+    fn size(&self) -> u32;
+
     /// Counts a combination that a kernel makes.
     fn count_combined(&mut self);
 
@@ -174,6 +186,10 @@ pub struct Executor {
     sequence: u32,
     /// Of persistent calls.
     reserved: u32,
+    /// For reductions in one kernel, where all ranks have opened each other's inboxes,
+    exchange: Option<Arc<Exchange>>,
+    /// and in graphs that were captured.
+    captured: Vec<Weak<Exchange>>,
 }
 
 /// How a run has ended.
@@ -197,6 +213,26 @@ impl Executor {
     #[inline]
     pub fn uses_devices(&self) -> bool {
         !self.working.is_empty()
+    }
+
+    /// Whether a device takes a step that waits for no other rank.
+    pub fn devices_work(&self) -> bool {
+        let works = |(_, work): &(u32, Work)| match work {
+            Work::Exchange(exchanging) => !exchanging.waits_for_ranks(),
+            Work::Kernel(_) => true,
+        };
+        let mut runs = self.working.iter().filter_map(|id| self.run(*id));
+        runs.any(|run| run.works.iter().any(works))
+    }
+
+    /// Whether a run waits for all other ranks, in a kernel; its tags.
+    pub fn waits_in_kernel(&self, id: u32) -> Option<u32> {
+        let waits = |(_, work): &(u32, Work)| match work {
+            Work::Exchange(exchanging) => exchanging.waits_for_ranks(),
+            Work::Kernel(_) => false,
+        };
+        let run = self.run(id)?;
+        run.works.iter().any(waits).then_some(run.tags | EXCHANGE)
     }
 
     /// Whether a run without a waiting thread is in flight.
@@ -272,6 +308,49 @@ impl Executor {
         let sequence = self.reserved;
         self.reserved = sequence.wrapping_add(1);
         INTERNAL_TAG | PERSISTENT | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
+    }
+
+    /// Reductions may be one kernel of each rank from now on.
+    pub fn exchange_by(&mut self, exchange: Option<Arc<Exchange>>) {
+        self.exchange = exchange;
+    }
+
+    /// Names a few exchanges that belong to no run, for a rank that fails in them.
+    pub fn exchange_tag(&mut self) -> u32 {
+        self.next_tags() | EXCHANGE
+    }
+
+    /// How they are.
+    pub fn exchange(&self) -> Option<&Arc<Exchange>> {
+        self.exchange.as_ref()
+    }
+
+    /// A graph has an exchange of its own, whose waits end when a rank does.
+    pub fn exchange_in_graph(&mut self, exchange: &Arc<Exchange>) {
+        self.captured.retain(|one| one.strong_count() > 0);
+        self.captured.push(Arc::downgrade(exchange));
+    }
+
+    /// A rank has ended: launches of graphs do not wait for it.
+    pub fn stop_graphs(&mut self) {
+        for exchange in std::mem::take(&mut self.captured) {
+            if let Some(exchange) = exchange.upgrade() {
+                exchange.stop();
+            }
+        }
+    }
+
+    /// Whether all that is left of a run is on a stream of the user's, or nothing is.
+    pub fn is_on_stream(&self, id: u32) -> bool {
+        let on = |work: &(u32, Work)| match &work.1 {
+            Work::Exchange(exchanging) => exchanging.is_on_stream(),
+            Work::Kernel(_) => false,
+        };
+        let run = self.run(id);
+        run.is_some_and(|run| {
+            let alone = run.in_flight == 1 && run.works.len() == 1;
+            run.is_over() || alone && on(&run.works[0])
+        })
     }
 
     fn run(&self, id: u32) -> Option<&Run> {
@@ -491,6 +570,7 @@ fn begin_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
     }
     match action {
         Action::Receive { .. } if run.defers => run.deferred.push(instance),
+        Action::Exchange { from, into } => begin_exchange(driver, run, instance, (from, into)),
         Action::Copy { .. } | Action::Combine { .. } if run.on_device.is_some() => {
             begin_device_step(driver, run, instance);
         }
@@ -523,6 +603,7 @@ fn execute<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
 
 /// Invariant 2, of a step that has not begun.
 fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u32) {
+    let own = driver.own();
     match action {
         Action::Send { to, tag, .. } => {
             driver.poison(to, step::tag_of(run.tags, tag, segment), run.failed_rank());
@@ -530,7 +611,71 @@ fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u
         Action::Receive { from, tag, .. } => {
             driver.discard(from, step::tag_of(run.tags, tag, segment));
         }
+        Action::Exchange { .. } => {
+            let failed = driver.executor().exchange().map(|it| it.launch_failed());
+            if !matches!(failed, Some(Ok(_))) {
+                // Its kernel cannot say so.
+                let tag = run.tags | EXCHANGE;
+                for peer in (0..driver.size()).filter(|peer| *peer != own) {
+                    driver.poison(peer, tag, run.failed_rank());
+                }
+            }
+        }
         Action::Copy { .. } | Action::Combine { .. } => {}
+    }
+}
+
+/// Begins a reduction that is one kernel of each rank.
+#[cold]
+fn begin_exchange<D: Driver>(
+    driver: &mut D,
+    run: &mut Run,
+    instance: u32,
+    regions: (Region, Region),
+) {
+    let begun = match (
+        driver.lost(run.tags | EXCHANGE),
+        driver.executor().exchange(),
+    ) {
+        (Some((e, failed_rank)), exchange) => {
+            // No rank comes to its end.
+            if let Some(exchange) = exchange {
+                exchange.stop();
+            }
+            run.set_failed_rank(failed_rank);
+            Err(e)
+        }
+        (None, Some(exchange)) => {
+            let exchange = exchange.clone();
+            run.begin_exchange(driver.devices(), &exchange, regions)
+        }
+        (None, None) => Err(Error::new(
+            ErrorKind::Unavailable,
+            "no inboxes of this communicator's ranks are open",
+        )),
+    };
+    match begun {
+        Ok(exchanging) => {
+            driver.count_combined();
+            works_on(driver, run, instance, Work::Exchange(Box::new(exchanging)));
+        }
+        Err(e) => {
+            let (action, segment) = run.place(instance);
+            let failed_rank = run.failed_rank();
+            give_up_step(driver, run, action, segment);
+            run.complete(instance);
+            fail(driver, run, e, failed_rank);
+        }
+    }
+}
+
+/// A device takes a step.
+fn works_on<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, work: Work) {
+    run.works.push((instance, work));
+    run.in_flight += 1;
+    let working = &mut driver.executor().working;
+    if !working.contains(&run.id) {
+        working.push(run.id);
     }
 }
 
@@ -628,12 +773,7 @@ fn begin_device_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
             if matches!(action, Action::Combine { .. }) {
                 driver.count_combined();
             }
-            run.works.push((instance, work));
-            run.in_flight += 1;
-            let working = &mut driver.executor().working;
-            if !working.contains(&run.id) {
-                working.push(run.id);
-            }
+            works_on(driver, run, instance, Work::Kernel(work));
         }
         Ok(None) => run.complete(instance),
         Err(e) => settle(driver, run, instance, Taken::Failed(e, None)),
@@ -671,8 +811,11 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
         };
         let (mut moved, mut next) = (false, 0);
         while let Some((_, work)) = run.works.get_mut(next) {
-            let ended = work.is_over();
-            if ended == Ok(false) {
+            let ended = match work {
+                Work::Kernel(kernel) => kernel.is_over().map_err(|e| (e.into(), NOBODY)),
+                Work::Exchange(exchanging) => has_exchanged(driver, exchanging, run.tags),
+            };
+            if matches!(ended, Ok(false)) {
                 next += 1;
                 continue;
             }
@@ -680,8 +823,8 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
             drop(work);
             run.in_flight -= 1;
             run.complete(instance);
-            if let Err(e) = ended {
-                fail(driver, &mut run, e.into(), NOBODY);
+            if let Err((e, failed_rank)) = ended {
+                fail(driver, &mut run, e, failed_rank);
             }
             moved = true;
         }
@@ -697,6 +840,51 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
         any |= moved;
     }
     any
+}
+
+/// Whether an exchange has its result; else an error, and the failed rank of the job.
+fn has_exchanged<D: Driver>(
+    driver: &mut D,
+    exchanging: &mut Exchanging,
+    tags: u32,
+) -> std::result::Result<bool, (Error, u32)> {
+    let verdict = exchanging.poll().map_err(|e| (e.into(), NOBODY))?;
+    let Some(verdict) = verdict else {
+        if exchanging.asks() && driver.lost(tags | EXCHANGE).is_some() {
+            exchanging.lost();
+        }
+        return Ok(false);
+    };
+    let e = match verdict {
+        Verdict::Fine => return Ok(true),
+        Verdict::Failed(rank) => rank_failed(rank),
+        Verdict::Differs(rank) => differs(rank, driver.own() as usize),
+        Verdict::Stopped => {
+            let stopped = || {
+                let told = "the kernel was told to stop, as a rank took no part";
+                (Error::new(ErrorKind::Cancelled, told), NOBODY)
+            };
+            return Err(driver.lost(tags | EXCHANGE).unwrap_or_else(stopped));
+        }
+    };
+    Err((e, NOBODY))
+}
+
+/// The error of a collective in which another rank has failed.
+#[cold]
+pub fn rank_failed(rank: usize) -> Error {
+    let told = format!("rank {rank} has failed in this collective (hint: its own error says why)");
+    Error::new(ErrorKind::Cancelled, told)
+}
+
+/// The error of an exchange with a rank that combines something else.
+#[cold]
+pub fn differs(rank: usize, own: usize) -> Error {
+    let told = format!(
+        "rank {rank} combines other elements than rank {own}, or makes another call (hint: all \
+         ranks pass the same count, type and operator)"
+    );
+    Error::new(ErrorKind::Argument, told)
 }
 
 /// Fails a run: notifies its peers, and makes its operations give their memory back.

@@ -100,7 +100,7 @@ impl InlineSchedule {
             };
             let rank = |step: &usize| match actions[*step] {
                 Action::Send { .. } => 0,
-                Action::Copy { .. } | Action::Combine { .. } => 1,
+                Action::Copy { .. } | Action::Combine { .. } | Action::Exchange { .. } => 1,
                 Action::Receive { .. } => 2,
             };
             let next = (0..actions.len()).filter(ready).min_by_key(rank)?;

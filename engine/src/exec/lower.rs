@@ -135,6 +135,20 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
     })
 }
 
+/// Makes a program of a reduction to all ranks that is one kernel of each rank's device; the
+/// kernel does what the plan's steps do.
+pub fn in_one_kernel(call: &Call, rank: u32) -> Program {
+    let vector = |buffer| Region::run(buffer, 0, 1);
+    let (from, into) = (vector(call.input(rank)), vector(Buffer::Recv));
+    Program {
+        graph: Graph::new(1, [Vec::new()].into_iter()),
+        actions: vec![Action::Exchange { from, into }],
+        cut: 1,
+        runs_on: RunsOn::OneKernel,
+        ..Program::default()
+    }
+}
+
 /// Which steps send to somebody while some receive waits for none of them, nor they for
 /// it, by bits: the rank has two messages to see to at the same time. None of a long
 /// program.

@@ -20,6 +20,9 @@ pub enum Action {
         right: Region,
         into: Region,
     },
+    /// `into` becomes what all ranks have in `from`, combined in the balanced association: by
+    /// one kernel of each rank's device.
+    Exchange { from: Region, into: Region },
 }
 
 /// Bits of a tag for the segment: twice those that are in flight at a time.
@@ -38,6 +41,8 @@ pub enum RunsOn {
     Device,
     /// On the host, which was found to be quicker.
     Host,
+    /// In one kernel of each rank's device, wherever the buffers lie.
+    OneKernel,
 }
 
 /// Steps of one rank.
@@ -73,6 +78,7 @@ impl Program {
             Action::Send { data, .. } | Action::Receive { data, .. } => one(data),
             Action::Copy { from, to } => one(from) && one(to),
             Action::Combine { left, right, into } => one(left) && one(right) && one(into),
+            Action::Exchange { from, into } => one(from) && one(into),
         })
     }
 
@@ -96,7 +102,9 @@ impl Program {
                     way.0 += segments;
                     way.1 += bytes(data);
                 }
-                Action::Copy { to: region, .. } | Action::Combine { into: region, .. } => {
+                Action::Copy { to: region, .. }
+                | Action::Combine { into: region, .. }
+                | Action::Exchange { into: region, .. } => {
                     work.kernels += segments;
                     work.kernel_bytes += bytes(region);
                 }

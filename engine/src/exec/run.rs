@@ -27,10 +27,13 @@ use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::device::Devices;
 use crate::device::direct::Direct;
+use crate::device::one_kernel::Exchanging;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::on_device::{Combining, Operands};
 use crate::view::RawView;
 use osier_collectives::Region;
+use osier_kernels::Stream;
+use osier_kernels::exchange::{Combination as Exchanged, Exchange};
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
@@ -101,6 +104,14 @@ impl Combination {
     }
 }
 
+/// A step that a device takes.
+#[derive(Debug)]
+pub enum Work {
+    /// A kernel that copies or combines.
+    Kernel(Direct),
+    Exchange(Box<Exchanging>),
+}
+
 /// Packed bytes that a run works on in place of memory with gaps.
 pub struct Shadow {
     pub packed: RawView,
@@ -165,7 +176,9 @@ pub struct Run {
     /// Where copies and combinations are kernels of a device,
     pub on_device: Option<Combining>,
     /// those in flight, by instance.
-    pub works: Vec<(u32, Direct)>,
+    pub works: Vec<(u32, Work)>,
+    /// The stream of the user that may take a step.
+    pub stream: Option<Stream>,
     /// What is copied before the first step, and behind the last, by messages to
     /// itself: from and to memory of devices.
     pub before: Vec<(RawView, RawView)>,
@@ -214,6 +227,7 @@ impl Run {
         self.shadow = None;
         self.on_device = None;
         self.works.clear();
+        self.stream = None;
         self.before.clear();
         self.after.clear();
         self.copies = 0;
@@ -355,8 +369,36 @@ impl Run {
                     _ => Some(on.combine(devices, &Operands { left, right, into })?),
                 }
             }
-            Action::Send { .. } | Action::Receive { .. } => None,
+            Action::Send { .. } | Action::Receive { .. } | Action::Exchange { .. } => None,
         })
+    }
+
+    /// Begins the reduction to all ranks that is one kernel of each.
+    ///
+    /// # Errors
+    /// No kernel combines this, or the driver refuses; nothing is in flight then.
+    pub fn begin_exchange(
+        &self,
+        devices: &Arc<Devices>,
+        exchange: &Arc<Exchange>,
+        (from, into): (Region, Region),
+    ) -> Result<Exchanging> {
+        let (combiner, fit) = self.combiner.as_ref().ok_or_else(no_operator)?;
+        let what = combiner.get().predefined(fit);
+        let what = what.and_then(|(operator, element)| Exchanged::of(operator, element));
+        let what = what.ok_or_else(|| {
+            let told = "no kernel of one launch combines these elements";
+            Error::new(ErrorKind::Unavailable, told)
+        })?;
+        let [from, into] = [from, into].map(|region| self.memory.view(region, 0));
+        let (on, what) = (self.stream.as_ref(), (what, self.tags));
+        Ok(Exchanging::begin(
+            devices,
+            exchange,
+            on,
+            what,
+            [&from, &into],
+        )?)
     }
 
     fn operands(&self, of: [Region; 3], segment: u32) -> impl Iterator<Item = [RawView; 3]> {

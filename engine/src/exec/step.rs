@@ -92,6 +92,10 @@ pub fn execute<M: Messages>(
         }
         Action::Copy { from, to } => copy(&regions.view(from, segment), &regions.view(to, segment)),
         Action::Combine { left, right, into } => regions.combine([left, right, into], segment),
+        Action::Exchange { .. } => Err(Error::new(
+            ErrorKind::Unavailable,
+            "a step of devices where the host takes the steps",
+        )),
     };
     match computed {
         Ok(()) => Taken::Done,

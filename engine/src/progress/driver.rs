@@ -1,5 +1,6 @@
 //! The lane as the executor's driver: steps of plans become its operations.
 
+use super::failures::ended;
 use super::lane::Lane;
 use super::op::{Mode, Outcome, Posted, Protocol};
 use crate::check::Site;
@@ -123,6 +124,9 @@ impl Driver for Lane {
         if listens() {
             self.steps_under_way(run)
                 .for_each(|op| hear(self.asked(op)));
+            if let Some(tag) = self.executor.waits_in_kernel(run) {
+                self.asked_in_kernel(tag).for_each(hear);
+            }
         }
     }
 
@@ -180,6 +184,26 @@ impl Driver for Lane {
 
     fn devices(&self) -> &Arc<Devices> {
         &self.port.devices
+    }
+
+    fn lost(&mut self, tag: u32) -> Option<(Error, u32)> {
+        let dead = (0..self.port.peers.len() as u32)
+            .find_map(|peer| self.death(peer).map(|how| (peer, how)));
+        if let Some((peer, how)) = dead {
+            let world = self.port.members.get(peer as usize);
+            return Some((
+                ended("reduction in one kernel", peer, how),
+                world.copied().unwrap_or(NOBODY),
+            ));
+        }
+        let (peer, failed_rank) = self.poisoned_by(tag)?;
+        let e = self.meets_poison(peer, failed_rank);
+        self.port.failed_rank = NOBODY;
+        Some((e, failed_rank))
+    }
+
+    fn size(&self) -> u32 {
+        self.port.peers.len() as u32
     }
 
     fn count_combined(&mut self) {

@@ -116,7 +116,11 @@ impl Core {
             self.futures.fetch_sub(1, Ordering::AcqRel);
         }
         let mut left = Vec::new();
-        self.each_lane(|lane, _| left.extend(lane.lock().release_held()));
+        self.each_lane(|lane, _| {
+            let mut lane = lane.lock();
+            lane.executor.stop_graphs();
+            left.extend(lane.release_held());
+        });
         for what in left {
             self.say(&format!(
                 "leaves its job while a stream waits, which is released: {what}"

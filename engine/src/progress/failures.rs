@@ -54,6 +54,7 @@ impl Lane {
         self.port.peers[peer as usize].dead = Some(how);
         self.port.peers[peer as usize].blocked = true;
         self.dead_count += 1;
+        self.executor.stop_graphs();
         let error = |lane: &Lane, handle: u32| Some(lane.port.death_error(handle, peer, how));
         // Receives before sends: kernels of a send may be behind a stream that a receive
         // blocks.

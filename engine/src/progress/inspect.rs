@@ -30,7 +30,7 @@ impl Lane {
     pub fn unsettled(&self) -> bool {
         !(self.port.busy.is_empty() && self.get.is_idle())
             || protocols::devices_work(&self.port)
-            || self.executor.uses_devices()
+            || self.executor.devices_work()
     }
 
     /// Whether a peer is known to be dead.
@@ -75,6 +75,18 @@ impl Lane {
             posted: Some(self.site_of(op)),
             unreachable: self.is_unreachable(handle),
         }
+    }
+
+    /// What a run waits for whose step is a kernel that waits for all other ranks.
+    #[cold]
+    pub(crate) fn asked_in_kernel(&self, tag: u32) -> impl Iterator<Item = Asked> {
+        let others = (0..self.port.peers.len() as u32).filter(|peer| *peer != self.port.own);
+        others.map(move |peer| Asked {
+            peer: Some(self.in_world(peer)),
+            tag: exact(tag),
+            context: self.port.context,
+            ..Asked::of(Operation::Receive)
+        })
     }
 
     /// Tells a thread that listens of a probe in vain.

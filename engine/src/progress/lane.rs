@@ -239,6 +239,13 @@ impl Lane {
         self.executor.unfinished()
     }
 
+    /// Whether a peer and this rank may open each other's memory of devices: as threads of one
+    /// process (true), or by what they export.
+    pub fn shares_devices(&self, peer: u32) -> Option<bool> {
+        let sharing = self.port.links.sharing(peer);
+        (sharing.process || sharing.devices).then_some(sharing.process)
+    }
+
     /// Name of the transport to a peer.
     pub fn transport(&self, peer: u32) -> &'static str {
         self.port.links.transport(peer)

@@ -36,6 +36,19 @@ impl Lane {
         }
     }
 
+    /// Who has sent a poison of a tag that no receive takes, and for which failed rank.
+    pub(crate) fn poisoned_by(&self, tag: u32) -> Option<(u32, u32)> {
+        self.arrivals.handles().find_map(|at| {
+            let arrived = self.arrivals.get(at)?;
+            match arrived.what {
+                Arrival::Poison { failed_rank } if arrived.envelope.tag == tag => {
+                    Some((arrived.envelope.source, failed_rank))
+                }
+                _ => None,
+            }
+        })
+    }
+
     /// Ends a receive whose message will not come.
     pub(crate) fn finish_poisoned(&mut self, handle: u32, peer: u32, failed_rank: u32) {
         let e = self.poisoned(peer, failed_rank);

@@ -18,9 +18,11 @@ use osier_engine::exec::inline::Begun;
 use osier_engine::exec::memory::{Buffers, Pieces};
 use osier_engine::exec::on_device::Combining;
 use osier_engine::exec::operator::Fit;
-use osier_engine::exec::program::Program;
+use osier_engine::exec::program::{Program, RunsOn};
 use osier_engine::exec::run::{Combiner, Shadow};
 use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use osier_kernels::exchange::Combination;
+use osier_kernels::{Context, Stream};
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
 pub trait Contribution {
@@ -129,6 +131,12 @@ pub(crate) struct Ask {
     pub on_devices: bool,
     /// All ranks make the same call, as a round by this number's tags has found.
     pub agreed: Option<u32>,
+    /// All memory is the host's, on all ranks.
+    pub of_host: bool,
+    /// It may be one kernel of each rank.
+    pub in_one_kernel: bool,
+    /// The stream on which it is enqueued.
+    pub stream: Option<Stream>,
 }
 
 /// What stands in for memory that a run cannot work on.
@@ -184,6 +192,9 @@ impl Ask {
             behind: None,
             on_devices: false,
             agreed: None,
+            of_host: false,
+            in_one_kernel: false,
+            stream: None,
         }
     }
 
@@ -193,12 +204,27 @@ impl Ask {
         self.key = key_of(&self.call, self.class) | FOR_DEVICES;
     }
 
-    /// The number of a device that it has memory on.
-    pub fn device(&self) -> Option<i32> {
+    /// It may be one kernel of each rank, or may not.
+    pub fn may_be_in_one_kernel(&mut self, may: bool) {
+        self.in_one_kernel = may;
+        self.key = (self.key & !IN_ONE_KERNEL) | if may { IN_ONE_KERNEL } else { 0 };
+    }
+
+    /// Whether kernels combine its elements in one launch. A call of which too little is known
+    /// has failed, and takes part as that.
+    pub fn combines_in_one_kernel(&self) -> bool {
+        self.combiner.as_ref().is_none_or(|(combiner, fit)| {
+            let known = combiner.get().predefined(fit);
+            known.is_some_and(|(operator, element)| Combination::of(operator, element).is_some())
+        })
+    }
+
+    /// A device that it has memory on.
+    pub fn device(&self) -> Option<Context> {
         let Buffers { send, recv, .. } = &self.buffers;
         let mut all = send.memory().iter().chain(recv.memory());
         let on = all.find_map(RawView::as_device)?.view().ok()?;
-        Some(on.buffer().memory().context().ordinal())
+        Some(on.buffer().memory().context().clone())
     }
 
     /// Whether all of its memory lies on devices, whether any does, and its size class.
@@ -242,6 +268,9 @@ impl Ask {
     pub fn settle(&mut self, comm: &Communicator, program: &Program) -> Option<Box<Staged>> {
         if self.error.is_some() {
             self.buffers = Buffers::default();
+            return None;
+        }
+        if program.runs_on == RunsOn::OneKernel {
             return None;
         }
         let reduces = self.call.operation.reduces();
@@ -315,6 +344,8 @@ impl Ask {
 
 /// In a key: the plan is one for memory of devices.
 const FOR_DEVICES: u64 = 1 << 50;
+/// In a key: the plan may be one kernel of each rank.
+const IN_ONE_KERNEL: u64 = 1 << 51;
 
 /// A number for what programs depend on, but for the communicator.
 pub(crate) fn key_of(call: &Call, class: u32) -> u64 {

@@ -266,13 +266,20 @@ impl Communicator {
         })
     }
 
+    /// Of memory of the host, on all ranks.
     #[track_caller]
     pub(crate) fn allreduce_in_place<T: Datatype>(
         &self,
         data: &mut [T],
         op: &dyn Reduction,
     ) -> Result<()> {
-        self.allreduce_views(None, data.view_mut().raw(), op)
+        let recv = data.view_mut().raw();
+        let call = Call::new(Operation::Allreduce, self.size() as u32);
+        let here = self.small_reduction(call, None, Some(&recv), op);
+        self.call_reducing_on_host(here, || {
+            // The call waits for the run's end, so the operator outlives it.
+            self.allreduce_ask(None, Some(recv), Combiner::lent(op))
+        })
     }
 
     /// Combines the elements of all ranks, in rank order, at the root; elsewhere `recv`

@@ -1,6 +1,7 @@
 //! Operations on streams that a communicator keeps: pending ones, and failed ones whose error
 //! no call has returned.
 
+use super::in_graph::InGraph;
 use super::lock;
 use crate::comm::Communicator;
 use crate::p2p::status::Status;
@@ -11,7 +12,7 @@ use osier_engine::exec::executor;
 use osier_engine::progress::lane::Posted;
 use osier_engine::progress::owed::Later;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// An operation, and what became of it.
 pub(crate) struct Once {
@@ -95,6 +96,8 @@ impl Awaited {
 #[derive(Default)]
 pub(crate) struct OnStreams {
     all: Mutex<Vec<Arc<Once>>>,
+    /// Kernels of graphs.
+    in_graphs: Mutex<Vec<Weak<InGraph>>>,
     /// That a stream has very many was said.
     warned: AtomicBool,
 }
@@ -258,7 +261,24 @@ impl OnStreams {
 
     pub(super) fn first_error(&self, comm: &Communicator, stream: usize) -> Option<Error> {
         let known = self.of(stream, comm);
-        known.failed.iter().find_map(|once| once.unreported())
+        let failed = known.failed.iter().find_map(|once| once.unreported());
+        failed.or_else(|| {
+            let in_graphs = self.in_graphs_of(stream);
+            in_graphs.iter().find_map(|kernel| kernel.unreported())
+        })
+    }
+
+    /// Keeps an eye on a kernel of a graph.
+    pub(super) fn add_in_graph(&self, kernel: &Arc<InGraph>) {
+        let mut all = lock(&self.in_graphs);
+        all.retain(|kernel| kernel.strong_count() > 0);
+        all.push(Arc::downgrade(kernel));
+    }
+
+    fn in_graphs_of(&self, stream: usize) -> Vec<Arc<InGraph>> {
+        let all = lock(&self.in_graphs);
+        let all = all.iter().filter_map(Weak::upgrade);
+        all.filter(|kernel| kernel.is_of(stream)).collect()
     }
 
     /// Whether a stream waits for any.

@@ -14,6 +14,7 @@ mod leavers;
 mod lifetimes;
 mod mapped;
 mod matrix;
+mod one_kernel;
 mod reductions;
 mod scribbles;
 mod still;
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
             counts::run(comm, calls.parse().expect("a number"), way);
         }
         ["device-joined"] => joined::run(comm),
+        ["one-kernel", ref what @ ..] => one_kernel::run(comm, what),
         ["device-garbled"] => garbled::run(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),
@@ -129,6 +131,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
     match what {
         ["sizes"] => sizes(&comm, &SIZES),
         ["devices"] => devices::exchange(&comm),
+        ["one-kernel", what @ ..] => one_kernel::run(&comm, what),
         ["mapped", what @ ..] => mapped::run(&comm, what),
         ["matrix", what @ ..] => matrix::run(&comm, what),
         ["crowd"] => crowd(&comm),
