@@ -93,7 +93,7 @@ impl Direct {
     }
 
     /// Passes behind it; none: it has passed.
-    pub(super) fn event(&self) -> Option<&Event> {
+    pub fn event(&self) -> Option<&Event> {
         self.event.as_ref()
     }
 

@@ -24,7 +24,6 @@ pub mod descriptors;
 pub mod direct;
 pub mod export;
 pub mod imports;
-pub mod one_kernel;
 pub mod pool;
 pub mod settings;
 mod shares;

@@ -26,6 +26,7 @@
 
 use super::foreign::Foreign;
 use super::inline::{Begun, Desk};
+use super::one_kernel::Exchanging;
 use super::program::{Action, Program, TAG_BITS};
 use super::run::{COPY, Combination, HALF, Phase, Run, Work, copy};
 use super::step::{self, Messages, Started, Taken};
@@ -33,7 +34,6 @@ use crate::check::Site;
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::device::Devices;
-use crate::device::one_kernel::Exchanging;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::INTERNAL_TAG;
 use crate::slab::{self, Slab};

@@ -7,6 +7,7 @@
 //! step                            rules of a step, for the executor and inline schedules
 //! executor                        runs in flight: steps become operations of a lane
 //! inline                          short plans, run within a blocking call
+//! one_kernel                      reductions that are one kernel of each rank
 //! ```
 //!
 //! Nothing here waits. The executor is a field of the lane that its messages go through,
@@ -29,6 +30,7 @@ pub mod inline;
 pub mod lower;
 pub mod memory;
 pub mod on_device;
+pub mod one_kernel;
 pub mod operator;
 pub mod program;
 pub mod reduce_local;

@@ -19,6 +19,7 @@
 
 use super::graph::Schedule;
 use super::memory::Memory;
+use super::one_kernel::Exchanging;
 use super::operator::{Fit, Reduction};
 use super::program::{Action, Program};
 use super::step::Regions;
@@ -27,7 +28,6 @@ use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::device::Devices;
 use crate::device::direct::Direct;
-use crate::device::one_kernel::Exchanging;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::on_device::{Combining, Operands};
 use crate::view::RawView;

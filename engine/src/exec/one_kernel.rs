@@ -8,9 +8,11 @@
 //! 1. A launch is queued in the call that begins it, whatever memory it is for: launches of
 //!    an exchange come in the order of the calls, which all ranks have alike.
 //! 2. A rank offers its inbox until all ranks have said whether they opened it.
+//! 3. Views are the run's from its start to its end (invariant 2 of `run`); pinned memory has
+//!    as many bytes, and is the launch's.
 
-use super::direct::Direct;
-use super::{Devices, UnderWay};
+use crate::device::direct::Direct;
+use crate::device::{Devices, UnderWay};
 use crate::view::RawView;
 use osier_datatype::{Basic, Layout, Type};
 use osier_kernels::exchange::{Combination, Exchange, Exchanged, Verdict};
@@ -109,7 +111,7 @@ impl Inbox {
             let memory = words[1] as *const Memory;
             // SAFETY: invariant 2: its owner, a thread of this process, has it still.
             unsafe { Arc::increment_strong_count(memory) };
-            // SAFETY: the count was raised for this one.
+            // SAFETY: invariant 2: the count was raised for this one.
             return Ok(unsafe { Arc::from_raw(memory) });
         }
         let bytes: Vec<u8> = words[2..]
@@ -260,8 +262,8 @@ impl Exchanging {
             }
             Behind::Host(pinned, into) if verdict == Verdict::Fine => {
                 let from = host(pinned)?;
-                // SAFETY: as many bytes as the view has, which the kernel has written; the
-                // view is the call's until it has ended.
+                // SAFETY: invariant 3: as many bytes as the view has, which the kernel has
+                // written.
                 unsafe { into.unpack(0..into.bytes(), from) };
             }
             Behind::Host(..) | Behind::Nothing => {}
@@ -308,7 +310,7 @@ fn pack(
     let bytes = from.bytes();
     let Some(memory) = from.as_device().filter(|_| bytes > 0) else {
         let to = host(pinned)?;
-        // SAFETY: as many bytes as the view has; the view is the call's.
+        // SAFETY: invariant 3: as many bytes as the view has.
         unsafe { from.pack(0..bytes, to) };
         return Ok(None);
     };
