@@ -1,7 +1,8 @@
 // What a compiler calls before each access when it is told to look for data races:
 // here the driver is told of it. Included once per library, in its table.
 //
-// Atomic accesses are what threads agree by; they are carried out and not told.
+// Atomic accesses are what threads agree by: they are carried out, and of writes only told
+// that there was one, for the host may see it while the kernel runs.
 #pragma once
 
 extern "C" {
@@ -13,6 +14,10 @@ static inline void osier_told(const void *at, size_t bytes, int write) {
     const size_t near = 16 << 10;
     if ((size_t)((const char *)at - (const char *)__builtin_frame_address(0)) + near < 2 * near) return;
     if (osier_state.access) osier_state.access(at, bytes, write);
+}
+// What lies beside a stack may be anybody's, and this is seldom.
+static inline void osier_told_atomic(const volatile void *at, size_t bytes) {
+    if (osier_state.access) osier_state.access((const void *)at, bytes, 2);
 }
 #define OSIER_ACCESS(NAME, BYTES)                                                     \
     OSIER_HIDDEN void __tsan_read##NAME(void *at) { osier_told(at, BYTES, 0); }       \
@@ -36,10 +41,12 @@ OSIER_HIDDEN void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOM
 
 #define OSIER_FETCH(BITS, TYPE, NAME)                                                 \
     OSIER_HIDDEN TYPE __tsan_atomic##BITS##_##NAME(volatile TYPE *at, TYPE v, int) {  \
+        osier_told_atomic(at, sizeof(TYPE));                                          \
         return __atomic_##NAME(at, v, __ATOMIC_SEQ_CST);                              \
     }
 #define OSIER_SWAP(BITS, TYPE, NAME, WEAK)                                            \
     OSIER_HIDDEN int __tsan_atomic##BITS##_##NAME(volatile TYPE *at, TYPE *expected, TYPE v, int, int) { \
+        osier_told_atomic(at, sizeof(TYPE));                                          \
         return __atomic_compare_exchange_n(at, expected, v, WEAK, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     }
 #define OSIER_ATOMICS(BITS, TYPE)                                                     \
@@ -47,9 +54,11 @@ OSIER_HIDDEN void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOM
         return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                 \
     }                                                                                 \
     OSIER_HIDDEN void __tsan_atomic##BITS##_store(volatile TYPE *at, TYPE v, int) {   \
+        osier_told_atomic(at, sizeof(TYPE));                                          \
         __atomic_store_n(at, v, __ATOMIC_SEQ_CST);                                    \
     }                                                                                 \
     OSIER_HIDDEN TYPE __tsan_atomic##BITS##_exchange(volatile TYPE *at, TYPE v, int) { \
+        osier_told_atomic(at, sizeof(TYPE));                                          \
         return __atomic_exchange_n(at, v, __ATOMIC_SEQ_CST);                          \
     }                                                                                 \
     OSIER_FETCH(BITS, TYPE, fetch_add)                                                \
@@ -61,6 +70,7 @@ OSIER_HIDDEN void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOM
     OSIER_SWAP(BITS, TYPE, compare_exchange_strong, false)                            \
     OSIER_SWAP(BITS, TYPE, compare_exchange_weak, true)                               \
     OSIER_HIDDEN TYPE __tsan_atomic##BITS##_compare_exchange_val(volatile TYPE *at, TYPE expected, TYPE v, int, int) { \
+        osier_told_atomic(at, sizeof(TYPE));                                          \
         __atomic_compare_exchange_n(at, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
         return expected;                                                              \
     }

@@ -554,6 +554,7 @@ impl State {
             accesses,
             told: order::Accesses::default(),
             host,
+            begun: 0,
         });
         waits::queued(stream, target.queue.len());
         if let Ok(driver) = driver() {

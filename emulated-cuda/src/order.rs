@@ -12,7 +12,8 @@
 //!    wrong: threads of the host share one clock; they may have seen whatever was
 //!    written to memory that they can read, and what a host function or another
 //!    process could have told them.
-//! 2. Clocks change when work is over, under the driver's lock.
+//! 2. Clocks change when work is over, under the driver's lock. What was queued while a kernel
+//!    ran that tells the host something comes behind it all the same.
 //!
 //! # What is not seen
 //! The host's own accesses; works of other processes; nodes of one graph among
@@ -69,6 +70,9 @@ pub struct Accesses {
     pub reads: Ranges,
     /// Ranges written.
     pub writes: Ranges,
+    /// Something was written atomically to memory that the host reads: it may have seen it
+    /// before the work was over.
+    pub tells_host: bool,
 }
 
 impl Accesses {
@@ -76,6 +80,7 @@ impl Accesses {
     pub fn extend(&mut self, other: Accesses) {
         self.reads.extend(other.reads);
         self.writes.extend(other.writes);
+        self.tells_host |= other.tells_host;
     }
 
     fn tidy(&mut self) {
@@ -237,7 +242,7 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
     }
     let before = clock.clone();
     clock.pass(stream, ticket);
-    let mut accesses = item.accesses;
+    let (mut accesses, tells_host) = (item.accesses, item.told.tells_host);
     accesses.extend(clipped(state, item.told));
     accesses.tidy();
     let mut host_may_know = matches!(op, Op::Host(..) | Op::Calling(_) | Op::Write(..));
@@ -255,8 +260,14 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
         None => state.memory.is_pageable(start),
     };
     host_may_know |= accesses.writes.iter().any(|&(start, _)| readable(start));
-    if host_may_know {
+    if host_may_know || tells_host {
         state.order.host_learns(&clock);
+    }
+    if tells_host {
+        let queued = state.streams.values_mut().flat_map(|s| &mut s.queue);
+        for later in queued.filter(|later| later.ticket > item.begun) {
+            Arc::make_mut(&mut later.host).join(&clock);
+        }
     }
     state.order.all.pass(stream, ticket);
     state.order.streams.insert(stream, clock);
@@ -306,6 +317,7 @@ fn clipped(state: &State, mut told: Accesses) -> Accesses {
     Accesses {
         reads: clip(&told.reads),
         writes: clip(&told.writes),
+        ..told
     }
 }
 

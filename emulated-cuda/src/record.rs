@@ -69,6 +69,14 @@ impl Ways {
 /// its arguments must not close the ranges of the first.
 struct Recorder(UnsafeCell<[[Ways; 2]; 2]>);
 
+/// Whether something was written atomically to memory that the host reads.
+struct Told(UnsafeCell<bool>);
+
+// SAFETY: invariant 1.
+unsafe impl Sync for Told {}
+
+static TOLD: Told = Told(UnsafeCell::new(false));
+
 // SAFETY: invariant 1.
 unsafe impl Sync for Recorder {}
 
@@ -77,9 +85,15 @@ static RECORDER: Recorder = Recorder(UnsafeCell::new([
     [Ways::new(), Ways::new()],
 ]));
 
-/// Called by kernels: bytes at an address are read (0) or written (1).
+/// Called by kernels: bytes at an address are read (0), written (1), or written atomically
+/// (2): others agree by them, and what order that makes is not known.
 pub extern "C" fn note(address: *const c_void, bytes: usize, write: c_int) {
     let start = address as u64;
+    if write == 2 {
+        // SAFETY: invariant 1.
+        unsafe { *TOLD.0.get() |= !isolation::is_device(start) };
+        return;
+    }
     let here = (&raw const start) as u64;
     let stack = STACK as u64;
     if start.wrapping_sub(here).wrapping_add(stack) < 2 * stack {
@@ -95,7 +109,12 @@ pub extern "C" fn note(address: *const c_void, bytes: usize, write: c_int) {
 pub fn take() -> Accesses {
     // SAFETY: as in `note`; no kernel runs.
     let recorder = unsafe { &mut *RECORDER.0.get() };
-    let mut all = Accesses::default();
+    // SAFETY: invariant 1.
+    let tells_host = unsafe { std::mem::take(&mut *TOLD.0.get()) };
+    let mut all = Accesses {
+        tells_host,
+        ..Accesses::default()
+    };
     for ways in recorder {
         all.reads.extend(ways[0].take());
         all.writes.extend(ways[1].take());

@@ -38,6 +38,8 @@ pub struct Item {
     pub told: Accesses,
     /// What the host knew when it queued it.
     pub host: Arc<Clock>,
+    /// What is queued later has a higher ticket: when its kernel began, or 0.
+    pub begun: u64,
 }
 
 /// Rows of bytes to be copied.

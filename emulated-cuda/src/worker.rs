@@ -76,6 +76,7 @@ pub fn run() {
         let moved = match op.step(&mut state, context) {
             Ok(Moved::Unlocked(job)) => {
                 // Its item stays at the head of the queue, so what it uses is known.
+                begun(&mut state, stream);
                 drop(state);
                 let done = job();
                 state = driver.lock();
@@ -189,6 +190,17 @@ fn put_back(state: &mut State, stream: Handle, op: Op) {
         .and_then(|s| s.queue.front_mut())
     {
         item.op = op;
+    }
+}
+
+/// Notes when a kernel began: what it writes may be seen from now on.
+fn begun(state: &mut State, stream: Handle) {
+    let now = state.ticket();
+    let head = state.streams.get_mut(&stream);
+    if let Some(item) = head.and_then(|s| s.queue.front_mut())
+        && item.begun == 0
+    {
+        item.begun = now;
     }
 }
 

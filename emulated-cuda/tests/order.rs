@@ -71,6 +71,7 @@ fn what_nothing_orders_is_reported() {
     reported("an event before", "a fill");
     reported("freed", "a stream-ordered allocation");
     reported("kernels", "kernel add_one");
+    reported("a word of the device", "a fill");
     reported("graph", "a graph");
 }
 
@@ -113,6 +114,14 @@ fn child_is_reported() {
             let (f, n, from) = (kernel("add_one"), 100u32, a + 4 * 99);
             assert_eq!(launch(f, 1, 128, 0, s, &[address(&a), address(&n)]), 0);
             assert_eq!(launch(f, 1, 128, 0, t, &[address(&from), address(&n)]), 0);
+        }
+        // The host cannot read what the kernel says.
+        "a word of the device" => {
+            let (f, n, number) = (kernel("tell"), 4096u32, 1u32);
+            let told = [address(&a), address(&n), address(&b), address(&number)];
+            assert_eq!(launch(f, 1, 128, 0, s, &told), 0);
+            keep_busy(t, b + 64);
+            fill(a, 1, t);
         }
         "graph" => {
             let (f, n) = (kernel("add_one"), 100u32);
@@ -187,6 +196,19 @@ fn child_is_in_order() {
         std::thread::yield_now();
     }
     fill(a, 4096, t);
+    // By a kernel's last store, which the host reads before the kernel is over.
+    let f = kernel("tell");
+    assert_eq!(cu!(cuStreamSynchronize(t => u64)), 0);
+    for number in 6..206u32 {
+        let n = 4096u32;
+        let told = [address(&a), address(&n), address(&flag), address(&number)];
+        assert_eq!(launch(f, 1, 128, 0, s, &told), 0);
+        while seen.load(Ordering::Acquire) != number {
+            std::hint::spin_loop();
+        }
+        fill(a, 4096, t);
+        assert_eq!(cu!(cuStreamSynchronize(t => u64)), 0);
+    }
     // By an event that is recorded again elsewhere while its first record is waited for:
     // the wait is for the first.
     let semaphore = pinned(8);

@@ -192,6 +192,7 @@ pub fn kernel(name: &str) -> u64 {
         "relay",
         "together",
         "ping",
+        "tell",
         "absent",
     ];
     let text: String = names
