@@ -48,6 +48,8 @@ struct osier_launch_state {
     void (*trap)(const char *what);
     // Told of each access, if there is one: address, bytes, 1 for a write.
     void (*access)(const void *address, size_t bytes, int write);
+    // Stores some elements of so many bytes to all memory behind a multicast address.
+    void (*multimem)(void *address, const void *from, size_t element_bytes, size_t elements);
 };
 struct osier_kernel {
     const char *name;
@@ -95,6 +97,16 @@ static inline void __nanosleep(unsigned) { osier_state.sleep(); }
 static inline void __trap() { osier_state.trap("__trap"); }
 #undef assert
 #define assert(what) ((what) ? (void)0 : osier_state.trap("assertion failed: " #what))
+
+// `multimem.st.relaxed.sys` of a number, and of a vector, whose elements are whole by themselves.
+template <class T> static inline void osier_multimem_store(void *at, T value) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "no such instruction");
+    osier_state.multimem(at, &value, sizeof value, 1);
+}
+template <class T, int N> static inline void osier_multimem_store(void *at, const T (&values)[N]) {
+    static_assert(sizeof(T) == 4, "no such instruction");
+    osier_state.multimem(at, values, sizeof(T), N);
+}
 
 // Atomics on integers use the processor's; on floating-point numbers a loop.
 template <class T> static inline T atomicCAS(T *at, T expected, T value) {

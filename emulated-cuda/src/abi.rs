@@ -51,9 +51,11 @@ codes! {
     ERROR_CONTEXT_IS_DESTROYED = 709, "context is destroyed";
     ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already mapped";
     ERROR_HOST_MEMORY_NOT_REGISTERED = 713, "pointer does not correspond to a registered memory region";
+    ERROR_MISALIGNED_ADDRESS = 716, "misaligned address";
     ERROR_LAUNCH_FAILED = 719, "unspecified launch failure";
     ERROR_NOT_PERMITTED = 800, "operation not permitted";
     ERROR_NOT_SUPPORTED = 801, "operation not supported";
+    ERROR_SYSTEM_NOT_READY = 802, "system not yet initialized";
     ERROR_STREAM_CAPTURE_UNSUPPORTED = 900, "operation not permitted when stream is capturing";
     ERROR_STREAM_CAPTURE_INVALIDATED = 901, "operation failed due to a previous error during capture";
     ERROR_STREAM_CAPTURE_MERGE = 902, "operation would result in a merge of separate capture sequences";
@@ -127,6 +129,17 @@ pub struct AllocationProp {
 pub struct AccessDesc {
     pub location: Location,
     pub flags: c_uint,
+}
+
+/// `CUmulticastObjectProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)]
+pub struct MulticastProp {
+    pub devices: c_uint,
+    pub bytes: usize,
+    pub handle_types: u64,
+    pub flags: u64,
 }
 
 /// `CUmemPoolProps`.

@@ -15,6 +15,7 @@ use crate::fault::{Fault, Result, legacy};
 use crate::graph::{Capture, Graph, UserObject};
 use crate::ipc::{Opened, SharedEvent};
 use crate::memory::{Arena, File, Memory};
+use crate::multicast::Multicast;
 use crate::order::{self, Order};
 use crate::random::Random;
 use crate::settings::settings;
@@ -37,7 +38,7 @@ pub enum Object {
     Function,
     /// `CUmemoryPool`.
     Pool,
-    /// `CUmemGenericAllocationHandle`.
+    /// `CUmemGenericAllocationHandle`: physical memory, or a multicast object.
     Physical,
     /// `CUgraph`.
     Graph,
@@ -184,6 +185,8 @@ pub struct Physical {
     pub counted: bool,
     /// How often the handle is held: once since it was made, and once per retain.
     pub handles: u32,
+    /// It is no memory, but a multicast object; the file is what its processes share.
+    pub multicast: Option<Arc<Multicast>>,
 }
 
 /// Everything.
@@ -645,11 +648,17 @@ impl State {
             return;
         };
         physical.holders -= 1;
-        if physical.holders == 0
-            && let Some(gone) = self.physical.remove(&handle)
-            && gone.counted
-        {
+        if physical.holders > 0 {
+            return;
+        }
+        let Some(gone) = self.physical.remove(&handle) else {
+            return;
+        };
+        if gone.counted {
             self.uncharge(gone.device, gone.file.bytes);
+        }
+        for bound in gone.multicast.iter().flat_map(|object| object.take_bound()) {
+            self.release_physical(bound);
         }
     }
 }

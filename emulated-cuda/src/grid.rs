@@ -23,11 +23,12 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::rc::Rc;
 
-use crate::abi;
+use crate::abi::{self, Code};
 use crate::fault::{Fault, Result};
 use crate::fiber::{self, Fiber};
 use crate::isolation;
 use crate::kernels::Launch;
+use crate::multicast;
 use crate::random::Random;
 use crate::record;
 use crate::settings::settings;
@@ -45,6 +46,7 @@ pub struct LaunchState {
     sleep: extern "C" fn(),
     trap: extern "C" fn(*const c_char),
     access: Option<extern "C" fn(*const c_void, usize, c_int)>,
+    multimem: extern "C" fn(*mut c_void, *const c_void, usize, usize),
 }
 
 /// How far a grid has come in a pass.
@@ -76,7 +78,7 @@ struct Run {
     backward: bool,
     why: Cell<Why>,
     ended: Cell<usize>,
-    trapped: RefCell<Option<String>>,
+    trapped: RefCell<Option<Fault>>,
 }
 
 thread_local! {
@@ -103,7 +105,17 @@ extern "C" fn sleep() {
 extern "C" fn trap(what: *const c_char) {
     // SAFETY: a literal of the shim.
     let what = unsafe { CStr::from_ptr(what) };
-    *current().trapped.borrow_mut() = Some(what.to_string_lossy().into_owned());
+    fail(
+        abi::ERROR_LAUNCH_FAILED,
+        what.to_string_lossy().into_owned(),
+    )
+}
+
+/// Ends the kernel of which a thread calls this. Nothing of the thread's frames is dropped.
+pub fn fail(code: Code, what: String) -> ! {
+    let told = format!("kernel {}: {what}", current().launch().name);
+    drop(what);
+    *current().trapped.borrow_mut() = Some(Fault::named(code, told));
     loop {
         fiber::give_back();
     }
@@ -137,9 +149,8 @@ impl Run {
 
     fn check(&self) -> Result {
         let name = &self.launch().name;
-        if let Some(what) = self.trapped.borrow_mut().take() {
-            let told = format!("kernel {name}: {what}");
-            return Err(Fault::named(abi::ERROR_LAUNCH_FAILED, told));
+        if let Some(fault) = self.trapped.borrow_mut().take() {
+            return Err(fault);
         }
         match isolation::caught() {
             0 => Ok(()),
@@ -220,6 +231,7 @@ impl Block {
                 sleep,
                 trap,
                 access: settings().order.then_some(record::note),
+                multimem: multicast::store,
             }
         };
         RUN.set(Rc::as_ptr(&self.run));

@@ -110,6 +110,21 @@ pub struct Opened {
 }
 
 impl Ticket {
+    /// Of a descriptor of a process of this namespace, to open it.
+    pub fn of_descriptor(process: u32, fd: u32) -> Ticket {
+        Ticket {
+            kind: 0,
+            process,
+            fd,
+            device: 0,
+            offset: 0,
+            bytes: 0,
+            address: 0,
+            namespace: namespace(),
+            id: 0,
+        }
+    }
+
     /// Whether the exporter has had both at one address: the one is gone, and a driver
     /// maps the other only when that one is closed.
     pub fn overlaps(&self, other: &Ticket) -> bool {

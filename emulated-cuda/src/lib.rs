@@ -19,6 +19,7 @@
 //! | [`graph`] | captures and graphs |
 //! | [`kernels`], [`grid`], [`fiber`] | kernels by name; blocks, threads, barriers, waits in memory |
 //! | [`ipc`] | what other processes open |
+//! | [`multicast`] | stores of kernels to memory of several devices at once |
 //! | [`api`] | the entry points |
 //!
 //! # Invariants
@@ -45,6 +46,7 @@ pub mod ipc;
 pub mod isolation;
 pub mod kernels;
 pub mod memory;
+pub mod multicast;
 pub mod order;
 pub mod random;
 pub mod ranges;

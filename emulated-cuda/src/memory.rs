@@ -53,7 +53,12 @@ impl File {
     /// A new sparse file whose name says on which device it lies, for those who
     /// get nothing but its descriptor.
     pub fn create_on(device: usize, bytes: u64) -> Result<Arc<File>> {
-        let name = std::ffi::CString::new(format!("{NAME}{device}")).unwrap_or_default();
+        File::create_named(&format!("{NAME}{device}"), bytes)
+    }
+
+    /// A new sparse file of a name.
+    pub fn create_named(name: &str, bytes: u64) -> Result<Arc<File>> {
+        let name = std::ffi::CString::new(name).unwrap_or_default();
         // SAFETY: a C string and flags.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -91,11 +96,16 @@ impl File {
         }))
     }
 
-    /// Device and bytes of a file of which only the descriptor is known.
-    pub fn inspect(fd: &OwnedFd) -> Result<(usize, u64)> {
+    /// The name of a file of which only the descriptor is known.
+    pub fn name_of(fd: &OwnedFd) -> Result<String> {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
             .map_err(|_| invalid("no open descriptor"))?;
-        let text = link.to_string_lossy().into_owned();
+        Ok(link.to_string_lossy().into_owned())
+    }
+
+    /// Device and bytes of a file of which only the descriptor is known.
+    pub fn inspect(fd: &OwnedFd) -> Result<(usize, u64)> {
+        let text = File::name_of(fd)?;
         let device = text
             .split_once(NAME)
             .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
@@ -176,6 +186,8 @@ pub enum Kind {
     Imported,
     /// `cuMemMap`.
     Mapped(abi::Handle),
+    /// `cuMemMap` of a multicast object.
+    Multicast(abi::Handle),
 }
 
 impl Kind {
@@ -194,6 +206,7 @@ impl Kind {
             Kind::Registered => "registered memory",
             Kind::Imported => "imported memory",
             Kind::Mapped(_) => "mapped memory",
+            Kind::Multicast(_) => "a multicast mapping",
         }
     }
 }
@@ -543,6 +556,12 @@ impl Memory {
                         found.describe()
                     ),
                 ));
+            }
+            if matches!(found.kind, Kind::Multicast(_)) {
+                return Err(invalid(format!(
+                    "{} is for multimem instructions of kernels alone",
+                    found.describe()
+                )));
             }
             if found.access == 0 {
                 return Err(Fault::named(

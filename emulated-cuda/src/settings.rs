@@ -50,6 +50,9 @@ pub struct Settings {
     pub mps: bool,
     /// `OSIER_EMULATED_LINKS`: what joins devices, else a bus over which all reach all.
     pub links: Links,
+    /// `OSIER_EMULATED_MULTICAST=1`: devices are of capability 9.0, on a switch that stores
+    /// to several at once.
+    multicast: bool,
     /// `OSIER_EMULATED_NVML=0`: there is no management library.
     pub nvml: bool,
     /// `OSIER_EMULATED_GDRCOPY=1`: there is a library of gdrcopy.
@@ -101,6 +104,7 @@ pub fn settings() -> &'static Settings {
             waits_all: text("OSIER_EMULATED_WAITS") == "all",
             mps: text("OSIER_EMULATED_MPS") != "0",
             links: Links::of(&text("OSIER_EMULATED_LINKS")),
+            multicast: text("OSIER_EMULATED_MULTICAST") == "1",
             nvml: text("OSIER_EMULATED_NVML") != "0",
             gdrcopy: text("OSIER_EMULATED_GDRCOPY") == "1",
             trace: Some(text("OSIER_EMULATED_TRACE")).filter(|t| !t.is_empty()),
@@ -117,6 +121,24 @@ impl Settings {
         match self.machine.slices {
             0 => self.links.between(a, b),
             _ => Link::Apart,
+        }
+    }
+
+    /// Whether devices take part in multicast; slices of a GPU do not.
+    pub fn has_multicast(&self) -> bool {
+        self.multicast && self.machine.slices == 0
+    }
+
+    /// Whether two devices are on one switch: also on the bus that stands for any link.
+    pub fn on_one_switch(&self, a: usize, b: usize) -> bool {
+        a == b || matches!(self.between(a, b), Link::Switched(_) | Link::Bus)
+    }
+
+    /// Compute capability: of the family whose features the host can show.
+    pub fn capability(&self) -> (u32, u32) {
+        match self.has_multicast() {
+            true => (9, 0),
+            false => (8, 0),
         }
     }
 

@@ -21,6 +21,7 @@ use crate::ipc::SharedEvent;
 use crate::isolation::{self, Isolation};
 use crate::kernels::Launch;
 use crate::memory::Kind;
+use crate::multicast::{self, Window};
 use crate::order::{Accesses, Clock};
 
 /// Work in a queue.
@@ -517,6 +518,8 @@ pub struct Running {
     /// What it may reach, and how that is opened.
     devices: Vec<usize>,
     ranges: Vec<(u64, u64)>,
+    /// Multicast mappings that are given to its device.
+    windows: Vec<Window>,
     isolation: Arc<Isolation>,
 }
 
@@ -546,7 +549,7 @@ impl Running {
             let given = a.access >> device & 1 == 1;
             let reached = match a.kind {
                 // Rights of their own, whatever peers were enabled.
-                Kind::Pooled(_) | Kind::Mapped(_) => given,
+                Kind::Pooled(_) | Kind::Mapped(_) | Kind::Multicast(_) => given,
                 Kind::Device => given || devices.contains(&a.device),
                 _ => true,
             };
@@ -569,6 +572,7 @@ impl Running {
                 .filter(|a| a.kind.is_device() && a.ready)
                 .filter(|a| match a.kind {
                     Kind::Pooled(_) | Kind::Mapped(_) => a.access >> device & 1 == 1,
+                    Kind::Multicast(_) => false,
                     _ => devices.iter().any(|d| a.access & (1 << d) != 0),
                 })
                 .map(|a| a.region)
@@ -580,6 +584,7 @@ impl Running {
             grid: Mutex::new(Grid::new(launch.clone(), seed)),
             devices,
             ranges,
+            windows: multicast::windows(state, device),
             isolation: state.memory.isolation.clone(),
         })
     }
@@ -597,7 +602,9 @@ impl Running {
         let mut grid = self.grid();
         self.isolation.open(&self.devices, &self.ranges);
         isolation::kernel_runs(true);
+        multicast::enter_kernel(&self.windows);
         let done = grid.pass();
+        multicast::leave_kernel();
         isolation::kernel_runs(false);
         self.isolation.shut(&self.ranges);
         done

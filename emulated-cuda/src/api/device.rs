@@ -9,8 +9,6 @@ use crate::driver::{self, index, lock};
 use crate::fault::{Fault, In, Out, base_name, entries, invalid};
 use crate::settings::{Link, settings};
 
-/// Compute capability: of the family whose features the host can show.
-const CAPABILITY: (c_int, c_int) = (8, 0);
 /// Multiprocessors: few, so that grids are short.
 pub const PROCESSORS: c_int = 4;
 /// Threads of a multiprocessor.
@@ -46,8 +44,8 @@ fn attribute(number: c_uint, device: usize) -> Option<c_int> {
         39 => PROCESSOR_THREADS,
         40 => 2,
         41 => 1,
-        75 => CAPABILITY.0,
-        76 => CAPABILITY.1,
+        75 => settings().capability().0 as c_int,
+        76 => settings().capability().1 as c_int,
         78 => 1,
         79 | 80 => 1,
         81 => SHARED.2,
@@ -70,6 +68,7 @@ fn attribute(number: c_uint, device: usize) -> Option<c_int> {
         115 => 1,
         116..=118 => 0,
         119 => abi::HANDLE_POSIX_FD as c_int,
+        132 => c_int::from(settings().has_multicast()),
         133 => c_int::from(settings().mps),
         _ if (1..=140).contains(&number) => 0,
         _ => return None,
@@ -95,6 +94,7 @@ fn symbols() -> &'static HashMap<&'static str, usize> {
             super::graph::entries(),
             super::memory::entries(),
             super::module::entries(),
+            super::multicast::entries(),
             super::pointer::entries(),
             super::pool::entries(),
             super::share::entries(),
@@ -209,8 +209,9 @@ entries! {
 
     fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: c_int) {
         lock()?.device(device)?;
-        major.set(CAPABILITY.0)?;
-        minor.set(CAPABILITY.1)
+        let capability = settings().capability();
+        major.set(capability.0 as c_int)?;
+        minor.set(capability.1 as c_int)
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {

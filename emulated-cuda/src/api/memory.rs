@@ -148,7 +148,9 @@ fn free(address: u64) -> Result {
         Kind::Managed => free_host_pages(&mut state, address),
         Kind::Pooled(_) => super::pool::free_now(&mut state, address),
         Kind::Imported => return Err(invalid(format!("{what} is to be closed, not freed"))),
-        Kind::Mapped(_) => return Err(invalid(format!("{what} is to be unmapped, not freed"))),
+        Kind::Mapped(_) | Kind::Multicast(_) => {
+            return Err(invalid(format!("{what} is to be unmapped, not freed")));
+        }
         Kind::Pinned | Kind::Registered => {
             return Err(invalid(format!("{what} is not freed by cuMemFree")));
         }

@@ -8,6 +8,7 @@ pub mod gdr;
 pub mod graph;
 pub mod memory;
 pub mod module;
+pub mod multicast;
 pub mod nvml;
 pub mod pointer;
 pub mod pool;

@@ -60,6 +60,20 @@ fn read_image(image: In<c_char>) -> Result<Option<BTreeSet<String>>> {
             format!("PTX {}.{} is newer than the driver", version.0, version.1),
         ));
     }
+    let target = text
+        .lines()
+        .find_map(|l| l.trim().strip_prefix(".target sm_"));
+    let digits = target.map(|t| t.trim_end_matches(|c: char| !c.is_ascii_digit()));
+    let (major, minor) = settings().capability();
+    if digits.and_then(|t| t.parse().ok()).unwrap_or(0) > 10 * major + minor {
+        return Err(Fault::named(
+            abi::ERROR_INVALID_PTX,
+            format!(
+                "PTX for sm_{} on a device of capability {major}.{minor}",
+                digits.unwrap_or_default()
+            ),
+        ));
+    }
     let mut names = BTreeSet::new();
     for part in text.split(".entry").skip(1) {
         let name: String = part

@@ -13,7 +13,7 @@ use crate::memory::{Allocation, Kind};
 fn range(state: &State, found: &Allocation) -> (u64, u64) {
     let around = state.memory.reserved.range(..=found.start).next_back();
     match (found.kind, around) {
-        (Kind::Mapped(_), Some((&start, &bytes))) => (start, bytes),
+        (Kind::Mapped(_) | Kind::Multicast(_), Some((&start, &bytes))) => (start, bytes),
         _ => (found.start, found.bytes),
     }
 }

@@ -7,6 +7,7 @@ use crate::abi::{self, AccessDesc, AllocationProp, Handle};
 use crate::driver::{Object, Physical, State, index, lock, ordinal, stale};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, File, Kind};
+use crate::multicast::{self, Multicast};
 use crate::settings::settings;
 
 /// As on real devices.
@@ -28,7 +29,8 @@ fn mappings(state: &State, start: u64, bytes: u64) -> Result<Vec<u64>> {
     let found: Vec<&Allocation> = state
         .memory
         .all()
-        .filter(|a| matches!(a.kind, Kind::Mapped(_)) && a.start < end && start < a.end())
+        .filter(|a| matches!(a.kind, Kind::Mapped(_) | Kind::Multicast(_)))
+        .filter(|a| a.start < end && start < a.end())
         .collect();
     let covered: u64 = found.iter().map(|a| a.bytes).sum();
     let fits = found.iter().all(|a| a.start >= start && a.end() <= end);
@@ -64,6 +66,7 @@ entries! {
             exportable: prop.handle_types & abi::HANDLE_POSIX_FD != 0,
             counted: true,
             handles: 1,
+            multicast: None,
         });
         out.set(handle)
     }
@@ -82,7 +85,7 @@ entries! {
     fn cuMemRetainAllocationHandle(out: Out<Handle>, address: u64) {
         let mut state = lock()?;
         let found = state.memory.find(address).ok_or_else(|| state.memory.unknown(address))?;
-        let Kind::Mapped(handle) = found.kind else {
+        let (Kind::Mapped(handle) | Kind::Multicast(handle)) = found.kind else {
             return Err(invalid(format!("{} has no allocation handle", found.describe())));
         };
         let physical = state.physical(handle)?;
@@ -126,6 +129,8 @@ entries! {
 
     fn cuMemMap(start: u64, bytes: usize, offset: usize, handle: Handle, flags: u64) {
         let bytes = whole(bytes, "a mapping")?;
+        let object = lock()?.physical(handle)?.multicast.clone();
+        object.iter().try_for_each(|object| object.wait_for_devices())?;
         let mut state = lock()?;
         let context = state.current().unwrap_or(0);
         let end = start + bytes;
@@ -139,21 +144,34 @@ entries! {
         }
         let offset = offset as u64;
         let physical = state.physical(handle)?;
-        if physical.handles == 0 || offset + bytes > physical.file.bytes || !offset.is_multiple_of(GRANULARITY) {
-            return Err(invalid("the physical memory was released or is too small"));
+        let (room, granularity) = match &object {
+            Some(object) => (object.bytes(), multicast::GRANULARITY),
+            None => (physical.file.bytes, GRANULARITY),
+        };
+        let fits = offset + bytes <= room && offset.is_multiple_of(granularity);
+        if physical.handles == 0 || !fits || !bytes.is_multiple_of(granularity) {
+            return Err(invalid(format!(
+                "{bytes} bytes at {offset} of {room} cannot be mapped, or they were released"
+            )));
         }
         physical.holders += 1;
         let (device, file) = (physical.device, physical.file.clone());
+        let kind = match &object {
+            Some(_) => Kind::Multicast(handle),
+            None => Kind::Mapped(handle),
+        };
+        let of_memory = object.is_none();
         state.memory.insert(Allocation {
             start,
             bytes,
-            kind: Kind::Mapped(handle),
+            kind,
             device,
             context,
             id: 0,
-            view: file.view + offset,
+            // Of a multicast object nothing is seen at its address: pages stay closed.
+            view: if of_memory { file.view + offset } else { offset },
             region: (start, bytes),
-            file: Some((file, offset)),
+            file: of_memory.then_some((file, offset)),
             access: 0,
             ready: true,
             freeing: false,
@@ -167,7 +185,7 @@ entries! {
         state.check_unused(start, start + bytes as u64, "a mapping")?;
         for start in all {
             if let Some(gone) = state.memory.remove_mapping(start)
-                && let Kind::Mapped(handle) = gone.kind
+                && let Kind::Mapped(handle) | Kind::Multicast(handle) = gone.kind
             {
                 state.release_physical(handle);
             }
@@ -191,10 +209,20 @@ entries! {
             }
         }
         for start in mappings(&state, start, bytes as u64)? {
+            let Some(kind) = state.memory.find(start).map(|found| found.kind) else { continue };
+            let team = match kind {
+                Kind::Multicast(handle) => {
+                    state.physical(handle)?.multicast.as_ref().map(|object| object.added())
+                }
+                _ => None,
+            };
             let Some(found) = state.memory.find_mut(start) else { continue };
             let stranger = |device: &usize| {
                 given & (1 << device) != 0
-                    && !settings().opens(*device, found.device)
+                    && match team {
+                        Some(team) => team & (1 << device) == 0,
+                        None => !settings().opens(*device, found.device),
+                    }
             };
             if (0..u64::BITS as usize).any(|device| stranger(&device)) {
                 return Err(Fault::named(
@@ -237,6 +265,10 @@ entries! {
         // SAFETY: the caller lends its descriptor; `ManuallyDrop` leaves it open.
         let lent = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd.address_void() as c_int) });
         let own = lent.try_clone().map_err(|_| invalid("no open descriptor"))?;
+        if Multicast::is_one(&own)? {
+            let (file, object) = Multicast::open(own)?;
+            return out.set(multicast::enter(&mut state, file, object, true));
+        }
         let (device, bytes) = File::inspect(&own)?;
         let current = state.current_device()?;
         // Not reported as misuse: a caller tries, and decides.
@@ -252,6 +284,7 @@ entries! {
             exportable: true,
             counted: false,
             handles: 1,
+            multicast: None,
         });
         out.set(handle)
     }
@@ -259,6 +292,9 @@ entries! {
     fn cuMemGetAllocationPropertiesFromHandle(out: Out<AllocationProp>, handle: Handle) {
         let mut state = lock()?;
         let physical = state.physical(handle)?;
+        if physical.multicast.is_some() {
+            return Err(invalid("a multicast object has no properties of memory"));
+        }
         out.set(AllocationProp {
             kind: 1,
             handle_types: if physical.exportable { abi::HANDLE_POSIX_FD } else { 0 },

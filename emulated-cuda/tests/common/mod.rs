@@ -193,6 +193,8 @@ pub fn kernel(name: &str) -> u64 {
         "together",
         "ping",
         "tell",
+        "spread",
+        "spread_vectors",
         "absent",
     ];
     let text: String = names

@@ -78,3 +78,15 @@ extern "C" __global__ void tell(unsigned char *at, unsigned bytes, unsigned *wor
     __syncthreads();
     if (threadIdx.x == 0) atomicExch(word, number);
 }
+
+// Each thread stores a word of its own to all memory behind a multicast address.
+extern "C" __global__ void spread(unsigned long long *at, unsigned long long first) {
+    osier_multimem_store(at + threadIdx.x, first + threadIdx.x);
+}
+
+// The same in vectors of four.
+extern "C" __global__ void spread_vectors(unsigned *at, unsigned first) {
+    unsigned n = first + 4 * threadIdx.x;
+    const unsigned all[4] = {n, n + 1, n + 2, n + 3};
+    osier_multimem_store(at + 4 * threadIdx.x, all);
+}
