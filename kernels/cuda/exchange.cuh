@@ -17,9 +17,18 @@
 // failed nor one that combines something else is waited for. Waits end, too, when the host
 // says stop. The last block's last store tells the host that all is done, and how.
 //
+// Where a switch has multicast, each word is stored once, to all inboxes, the own among them,
+// where nobody reads it. Its address is an alias of each inbox's own, and only a fence of
+// aliases orders accesses by the two: it stands between long words and their flag. The flag is
+// stored to one rank after the other, as a release by an alias is none for who reads it by the
+// other address. The end of a kernel orders aliases, too, and so what is read and cleared
+// before what others store there next. Short words have no flag behind them: that 8 bytes
+// arrive whole by an alias, too, the model does not say, and NCCL's AllReduce_AGxLLMC relies on.
+//
 // Sources: NVIDIA NCCL documentation 2.20, protocols LL and Simple (data with flags in one
 // store of 8 bytes; data, then a flag); PTX ISA 8.0, memory consistency model (release and
-// acquire at system scope, accesses of 8 bytes are whole).
+// acquire at system scope, accesses of 8 bytes are whole); PTX ISA 8.1, multimem; memory
+// consistency model, aliases and causality order; NCCL 2.27, symmetric kernels.
 #pragma once
 #include "reduce.cuh"
 
@@ -50,6 +59,7 @@ struct osier_exchange {
     osier_u32* counts;         // exchanges so far, blocks of this one that are done, verdict
     const osier_u32* stop;
     osier_u32* done;           // for the host
+    osier_u8* multicast;       // all inboxes at once; 0 without multicast
     osier_u8 ranks[OSIER_MOST_RANKS];  // by leaf of a full tree
     osier_u32 present;         // leaves that have a rank
     osier_u32 rank;
@@ -66,6 +76,37 @@ static __device__ __forceinline__ void osier_put(osier_u8* at, osier_pair pair) 
 #else
     __atomic_store_n((osier_u64*)at, pair.low, __ATOMIC_RELAXED);
     __atomic_store_n((osier_u64*)at + 1, pair.high, __ATOMIC_RELAXED);
+#endif
+}
+
+// Stores to all inboxes at once: two words of 8 bytes, each of them whole.
+static __device__ __forceinline__ void osier_put_to_all(osier_u8* at, osier_pair pair) {
+#ifdef __CUDA_ARCH__
+    asm volatile("multimem.st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(pair.low) : "memory");
+    asm volatile("multimem.st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at + 8), "l"(pair.high) : "memory");
+#else
+    osier_multimem_store(at, pair.low);
+    osier_multimem_store(at + 8, pair.high);
+#endif
+}
+
+// The same in one store, of which only 4 bytes are whole.
+static __device__ __forceinline__ void osier_put_wide_to_all(osier_u8* at, osier_pair pair) {
+    const osier_u32 words[4] = {(osier_u32)pair.low, (osier_u32)(pair.low >> 32), (osier_u32)pair.high, (osier_u32)(pair.high >> 32)};
+#ifdef __CUDA_ARCH__
+    asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+#else
+    osier_multimem_store(at, words);
+#endif
+}
+
+// Orders accesses by one address of some memory with those by another.
+static __device__ __forceinline__ void osier_fence_aliases() {
+#ifdef __CUDA_ARCH__
+    asm volatile("fence.proxy.alias;" ::: "memory");
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
 
@@ -223,7 +264,7 @@ template <class O> static __device__ __forceinline__ osier_u64 osier_tree(
     return words[0];
 }
 
-template <class O> static __device__ __forceinline__ void osier_exchange_short(const osier_exchange& plan, osier_turn& turn) {
+template <class O, bool MULTICAST> static __device__ __forceinline__ void osier_exchange_short(const osier_exchange& plan, osier_turn& turn) {
     // All of block 0 say what this rank combines, as soon as they can.
     if (blockIdx.x == 0) turn.raise_all(plan);
     const osier_u64 at = ((osier_u64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
@@ -231,8 +272,9 @@ template <class O> static __device__ __forceinline__ void osier_exchange_short(c
         const osier_u64 own = osier_read_word(plan.send, at, plan.bytes);
         const osier_u64 mark = (osier_u64)turn.number << 32;
         const osier_pair both = {(own & 0xffffffffu) | mark, own >> 32 | mark};
+        if (MULTICAST) osier_put_to_all(plan.multicast + osier_short_at(turn.parity(), plan.rank), both);
 #pragma unroll
-        for (osier_u32 to = 0; to < OSIER_MOST_RANKS; to++) {
+        for (osier_u32 to = 0; to < OSIER_MOST_RANKS && !MULTICAST; to++) {
             if (to < plan.size && to != plan.rank) osier_put(plan.inboxes[to] + osier_short_at(turn.parity(), plan.rank), both);
         }
         const osier_u8* const inbox = plan.inboxes[plan.rank];
@@ -256,17 +298,19 @@ template <class O> static __device__ __forceinline__ void osier_exchange_short(c
     if (blockIdx.x == 0 && threadIdx.x < plan.size && threadIdx.x != plan.rank) turn.await(plan, threadIdx.x);
 }
 
-template <class O> static __device__ __forceinline__ void osier_exchange_long(const osier_exchange& plan, osier_turn& turn) {
+template <class O, bool MULTICAST> static __device__ __forceinline__ void osier_exchange_long(const osier_exchange& plan, osier_turn& turn) {
     const osier_u64 at = ((osier_u64)blockIdx.x * blockDim.x + threadIdx.x) * 16;
     osier_pair own = {0, 0};
     if (at < plan.bytes) {
         own.low = osier_read_word(plan.send, at, plan.bytes);
         own.high = osier_read_word(plan.send, at + 8, plan.bytes);
+        if (MULTICAST) osier_put_wide_to_all(plan.multicast + osier_long_at(turn.parity(), plan.rank), own);
 #pragma unroll
-        for (osier_u32 to = 0; to < OSIER_MOST_RANKS; to++) {
+        for (osier_u32 to = 0; to < OSIER_MOST_RANKS && !MULTICAST; to++) {
             if (to < plan.size && to != plan.rank) osier_put(plan.inboxes[to] + osier_long_at(turn.parity(), plan.rank), own);
         }
     }
+    if (MULTICAST) osier_fence_aliases();
     __threadfence_system();
     __syncthreads();
     turn.raise_all(plan);
@@ -304,7 +348,7 @@ static __device__ __forceinline__ void osier_clear(const osier_exchange& plan, o
     for (osier_u32 at = 0; at < flags; at += 16) osier_put(inbox + OSIER_FLAGS_AT + (number & 1) * flags + at, nothing);
 }
 
-template <class O> static __device__ __forceinline__ void osier_exchange_all(const osier_exchange& plan) {
+template <class O, bool MULTICAST = false> static __device__ __forceinline__ void osier_exchange_all(const osier_exchange& plan) {
     const osier_u32 before = *(volatile osier_u32*)plan.counts;
     osier_turn turn = {before >= OSIER_LAST_NUMBER ? 1 : before + 1, 0, 0};
     if (blockIdx.x == 0 && threadIdx.x == 0) *(volatile osier_u32*)plan.done = OSIER_BEGUN;
@@ -312,9 +356,9 @@ template <class O> static __device__ __forceinline__ void osier_exchange_all(con
         turn.raise_all(plan);
         if (threadIdx.x < plan.size && threadIdx.x != plan.rank) turn.await(plan, threadIdx.x);
     } else if (plan.bytes <= OSIER_SHORT_BYTES) {
-        osier_exchange_short<O>(plan, turn);
+        osier_exchange_short<O, MULTICAST>(plan, turn);
     } else {
-        osier_exchange_long<O>(plan, turn);
+        osier_exchange_long<O, MULTICAST>(plan, turn);
     }
     if (turn.verdict) atomicMax(plan.counts + 2, turn.verdict);
     // What each thread has written, then its block's end, then the word.

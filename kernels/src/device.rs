@@ -194,6 +194,7 @@ struct Inner {
     multiprocessors: i32,
     capability: (i32, i32),
     mps: bool,
+    multicast: bool,
     pools: bool,
     shares_pools: bool,
     /// The pool that other processes may open.
@@ -273,6 +274,7 @@ impl Context {
             multiprocessors,
             capability,
             mps: has_mps(driver, device),
+            multicast: attribute(driver, device, abi::DEVICE_MULTICAST).is_ok_and(|v| v != 0),
             pools,
             shares_pools,
             shared_pool: OnceLock::new(),
@@ -338,6 +340,12 @@ impl Context {
     /// Whether kernels of several processes run at once: the multi-process service is on.
     pub fn has_mps(&self) -> bool {
         self.0.mps
+    }
+
+    /// Whether a switch stores to several devices at once for this one
+    /// ([`MulticastGroup`](crate::MulticastGroup)).
+    pub fn has_multicast(&self) -> bool {
+        self.0.multicast
     }
 
     /// Whether the device has stream-ordered pools.

@@ -9,6 +9,10 @@
 //! ([`Exchange::inbox`], [`crate::handle`]). All ranks launch the same exchanges in one order.
 //! A launch is one call of the driver and needs no host until it ends, so it may be captured.
 //!
+//! Where a switch has multicast, inboxes can be of a group ([`MulticastGroup`]): then each rank
+//! stores what it has once, and the switch copies it ([`Exchange::use_multicast`]). Ranks that
+//! do and ranks that do not understand each other.
+//!
 //! # Invariants
 //! 1. Launches of an exchange run one after the other: each stream waits for the launch
 //!    before. A graph with a captured launch has an exchange of its own.
@@ -26,6 +30,7 @@ use crate::device::Context;
 use crate::error::{DeviceError, Result};
 use crate::launch::{Kernel, launch};
 use crate::memory::{Kind, Memory};
+use crate::multicast::{MulticastGroup, MulticastWindow};
 use crate::pack::DeviceView;
 use crate::plan::arguments::THREADS;
 use crate::plan::reduction::of_words;
@@ -77,6 +82,7 @@ struct Argument {
     counts: u64,
     stop: u64,
     done: u64,
+    multicast: u64,
     ranks: [u8; MOST_RANKS],
     present: u32,
     rank: u32,
@@ -101,6 +107,19 @@ macro_rules! kernels {
             _ => None,
         }
     };
+}
+
+/// The kernel that does the same with multicast, if there is one.
+fn with_multicast(kernel: &str) -> Option<&'static str> {
+    macro_rules! kernels {
+        ($($name:literal)*) => {
+            match kernel.strip_prefix("osier_exchange_")? {
+                $($name => Some(concat!("osier_exchange_multicast_", $name)),)*
+                _ => None,
+            }
+        };
+    }
+    kernels!("int4" "int8" "bits" "f16" "bf16" "f32" "f64")
 }
 
 impl Combination {
@@ -153,6 +172,7 @@ pub struct Exchange {
     stream: Stream,
     rank: usize,
     inboxes: Vec<Arc<Memory>>,
+    multicast: Option<MulticastWindow>,
     stop: Word,
     launched: Mutex<Launched>,
 }
@@ -256,7 +276,20 @@ impl Exchange {
     /// # Errors
     /// The device has no room, or the driver refuses.
     pub fn inbox(stream: &Stream) -> Result<Arc<Memory>> {
-        let slice = DeviceSlice::<u8>::with_kind(stream, Kind::Plain, INBOX_BYTES)?;
+        Exchange::cleared(stream, Kind::Plain, INBOX_BYTES)
+    }
+
+    /// The same, to be bound to a group of at least [`INBOX_BYTES`]; others open it as mapped
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`Exchange::inbox`].
+    pub fn inbox_for(stream: &Stream, group: &MulticastGroup) -> Result<Arc<Memory>> {
+        Exchange::cleared(stream, Kind::Mapped, group.bytes())
+    }
+
+    fn cleared(stream: &Stream, kind: Kind, bytes: usize) -> Result<Arc<Memory>> {
+        let slice = DeviceSlice::<u8>::with_kind(stream, kind, bytes)?;
         fill(stream, &slice, 0)?.synchronize()?;
         Ok(slice.into_inner().memory().clone())
     }
@@ -300,9 +333,36 @@ impl Exchange {
             stream,
             rank,
             inboxes,
+            multicast: None,
             stop,
             launched: Mutex::default(),
         })
+    }
+
+    /// Stores what this rank has by multicast from now on, of elements for which there are
+    /// kernels: all ranks have bound their inboxes to the group of the window, which has no
+    /// other devices. Loads the kernels.
+    ///
+    /// # Errors
+    /// The window is of another inbox, or of a group with other devices; the driver is too
+    /// old; too many exchanges wait on the device already. Then it goes on without.
+    pub fn use_multicast(&mut self, window: &MulticastWindow) -> Result<()> {
+        let unavailable = |why: &str| Err(DeviceError::Unavailable(why.into()));
+        if !Arc::ptr_eq(window.bound(), &self.inboxes[self.rank]) {
+            return unavailable("the window is not of the exchange's own inbox");
+        }
+        if window.group().devices() != self.size() || window.group().bytes() < INBOX_BYTES {
+            return unavailable("the multicast group is not that of the exchange's inboxes");
+        }
+        let kernels = self.context.kernels();
+        kernels.load_all(&self.context, "exchange_multicast")?;
+        let most = with_multicast(ANY_KERNEL).unwrap_or(ANY_KERNEL);
+        let Kernel { resident, .. } = kernels.kernel(&self.context, most)?;
+        if kernels.waiting.load(Ordering::Relaxed) > resident {
+            return unavailable("fewer blocks of kernels with multicast run at once");
+        }
+        self.multicast = Some(window.clone());
+        Ok(())
     }
 
     /// The device.
@@ -470,8 +530,14 @@ impl Exchange {
         for (at, inbox) in inboxes.iter_mut().zip(&self.inboxes) {
             *at = inbox.address();
         }
+        let window = self.multicast.as_ref();
+        let (kernel, multicast) = match (window, with_multicast(kernel)) {
+            (Some(window), Some(kernel)) => (kernel, window.address()),
+            _ => (kernel, 0),
+        };
         let argument = Argument {
             inboxes,
+            multicast,
             counts: inboxes[self.rank] + NUMBER_AT as u64,
             stop: self.stop.address(),
             done: word.address(),
@@ -485,6 +551,7 @@ impl Exchange {
         // are the inboxes; the words live until the event has passed.
         unsafe { launch(stream, kernel, blocks, THREADS, &argument) }?;
         let touched = sides.iter().map(|side| side.buffer.memory());
+        let touched = touched.chain(window.map(MulticastWindow::mapped));
         note(stream, touched.chain(&self.inboxes))
     }
 

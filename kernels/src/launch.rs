@@ -188,8 +188,12 @@ fn load(driver: &Driver, name: &str, text: &str) -> Result<abi::Module> {
     match unsafe { driver.cuModuleLoadDataEx(&mut module, at, 0, options, values) } {
         Ok(()) => Ok(module),
         Err(error) if error.code() == Some(UNSUPPORTED_PTX_VERSION) => {
+            let needed = match name {
+                "exchange_multicast" => "12.1",
+                _ => "12.0",
+            };
             Err(DeviceError::Unavailable(format!(
-                "the driver is too old for the kernels of {name}, which need CUDA 12.0: {error}"
+                "the driver is too old for the kernels of {name}, which need CUDA {needed}: {error}"
             )))
         }
         Err(error) => Err(error),

@@ -30,6 +30,7 @@
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
 //! | [`exchange`] | reductions to all ranks, one kernel each |
+//! | `multicast` | [`MulticastGroup`]: one address for memory of several devices |
 //! | `user` | [`Kernel`]: kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
 //! | `completion` | words that streams raise when work of messages is done |
@@ -61,6 +62,7 @@ pub mod handle;
 mod kept;
 pub mod launch;
 mod memory;
+mod multicast;
 mod pack;
 pub mod plan;
 mod prepare;
@@ -79,6 +81,7 @@ pub use driver::{Driver, ENTRY_POINTS, own_thread};
 pub use error::{DeviceError, Result};
 pub use graph::{Graph, reap_graphs};
 pub use memory::{Kind, Memory, Space, reap};
+pub use multicast::{MulticastGroup, MulticastWindow};
 pub use pack::{DeviceView, Engine, Packer};
 pub use reduce::UserKernel;
 pub use slice::{After, DeviceSlice, Ordered, Pinned};

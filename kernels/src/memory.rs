@@ -345,6 +345,42 @@ impl Memory {
         pieces: Vec<(abi::AllocationHandle, usize)>,
         bytes: usize,
     ) -> Result<Arc<Memory>> {
+        let mapped = Memory::map_pieces(context, &pieces, 0);
+        let (at, mapped_bytes) = mapped.inspect_err(|_| {
+            if let Ok(driver) = context.enter() {
+                release(&driver, &pieces);
+            }
+        })?;
+        let region = Region::Mapped {
+            pieces,
+            mapped_bytes,
+        };
+        let space = Space::Device(context.ordinal());
+        Ok(Memory::with(context, at, bytes, space, region))
+    }
+
+    /// Maps a handle that somebody else gives back, at a multiple of `alignment`.
+    pub(crate) fn map_kept(
+        context: &Context,
+        handle: abi::AllocationHandle,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<Arc<Memory>> {
+        let (at, mapped_bytes) = Memory::map_pieces(context, &[(handle, bytes)], alignment)?;
+        let region = Region::Mapped {
+            pieces: Vec::new(),
+            mapped_bytes,
+        };
+        let space = Space::Device(context.ordinal());
+        Ok(Memory::with(context, at, bytes, space, region))
+    }
+
+    /// Address and bytes of pieces mapped in a row, readable and writable.
+    fn map_pieces(
+        context: &Context,
+        pieces: &[(abi::AllocationHandle, usize)],
+        alignment: usize,
+    ) -> Result<(abi::DevicePointer, usize)> {
         let driver = context.enter()?;
         let prop = property(context);
         let mapped_bytes = pieces.iter().map(|(_, bytes)| bytes).sum();
@@ -358,14 +394,13 @@ impl Memory {
                 // SAFETY: reserved below.
                 let _ = unsafe { driver.cuMemAddressFree(at, mapped_bytes) };
             }
-            release(&driver, &pieces);
             error
         };
         // SAFETY: a place for one address.
-        unsafe { driver.cuMemAddressReserve(&mut at, mapped_bytes, 0, 0, 0) }
+        unsafe { driver.cuMemAddressReserve(&mut at, mapped_bytes, alignment, 0, 0) }
             .map_err(|error| undo(error, 0, 0))?;
         let mut done = 0;
-        for (handle, piece) in &pieces {
+        for (handle, piece) in pieces {
             // SAFETY: inside a fresh reservation, behind the pieces before.
             unsafe { driver.cuMemMap(at + done as u64, *piece, 0, *handle, 0) }
                 .map_err(|error| undo(error, at, done))?;
@@ -378,12 +413,7 @@ impl Memory {
         // SAFETY: the range was just mapped.
         unsafe { driver.cuMemSetAccess(at, mapped_bytes, &access, 1) }
             .map_err(|error| undo(error, at, mapped_bytes))?;
-        let region = Region::Mapped {
-            pieces,
-            mapped_bytes,
-        };
-        let space = Space::Device(context.ordinal());
-        Ok(Memory::with(context, at, bytes, space, region))
+        Ok((at, mapped_bytes))
     }
 
     fn with(

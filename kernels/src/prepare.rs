@@ -41,7 +41,12 @@ impl Context {
     }
 
     fn make_ahead(&self) -> Result<()> {
-        for stem in ptx::modules().filter(|stem| *stem != "baseline") {
+        let used = |stem: &&str| match *stem {
+            "baseline" => false,
+            "exchange_multicast" => self.has_multicast(),
+            _ => true,
+        };
+        for stem in ptx::modules().filter(used) {
             self.kernels().load_all(self, stem)?;
         }
         let events = (0..EVENTS).map(|_| self.take_event());

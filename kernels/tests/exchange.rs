@@ -7,10 +7,11 @@ use osier_datatype::{Basic, Element, Operator};
 use osier_datatype_corpus::random::Random;
 use osier_kernels::debug::Debug as _;
 use osier_kernels::exchange::{
-    Combination, Exchange, Exchanged, MOST_BYTES, MOST_RANKS, NUMBER_AT, Verdict,
+    Combination, Exchange, Exchanged, INBOX_BYTES, MOST_BYTES, MOST_RANKS, NUMBER_AT, Verdict,
 };
 use osier_kernels::{
-    Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, devices,
+    Context, DeviceError, DeviceSlice, DeviceView, Memory, MulticastGroup, MulticastWindow,
+    Ordered, Stream, devices,
 };
 use std::process::Command;
 use std::sync::Arc;
@@ -18,8 +19,14 @@ use support::{download, upload};
 
 const CASE: &str = "TEST_CASE";
 
-/// Runs a case of this file on so many devices.
+/// Runs a case of this file on so many devices, without multicast and with it.
 fn passes(case: &str, devices: usize, seed: u64) {
+    for multicast in ["0", "1"] {
+        passes_by(multicast, case, devices, seed);
+    }
+}
+
+fn passes_by(multicast: &str, case: &str, devices: usize, seed: u64) {
     let Some(driver) = support::emulated() else {
         return;
     };
@@ -27,6 +34,7 @@ fn passes(case: &str, devices: usize, seed: u64) {
         .args(["--exact", "child", "--ignored", "--nocapture"])
         .env("OSIER_EMULATED_GPUS", devices.to_string())
         .env("OSIER_EMULATED_SEED", seed.to_string())
+        .env("OSIER_EMULATED_MULTICAST", multicast)
         .env(CASE, case)
         .debug("cuda-library", driver)
         .output()
@@ -35,7 +43,7 @@ fn passes(case: &str, devices: usize, seed: u64) {
     let also = String::from_utf8_lossy(&child.stderr);
     assert!(
         child.status.success() && told.contains("1 passed"),
-        "{case} on {devices}: {told}{also}"
+        "{case} on {devices}, multicast {multicast}: {told}{also}"
     );
 }
 
@@ -92,16 +100,51 @@ fn ranks() -> Vec<Rank> {
     let streams: Vec<Stream> = (0..all)
         .map(|device| Stream::new(&Context::new(device).unwrap()).unwrap())
         .collect();
+    let windows = windows(&streams);
     let inboxes: Vec<_> = streams
         .iter()
-        .map(|stream| Exchange::inbox(stream).unwrap())
+        .enumerate()
+        .map(|(rank, stream)| match windows.get(rank) {
+            Some(window) => window.bound().clone(),
+            None => Exchange::inbox(stream).unwrap(),
+        })
         .collect();
-    let rank = |(rank, stream): (usize, Stream)| Rank {
-        exchange: Exchange::new(stream.context(), rank, inboxes.clone()).unwrap(),
-        inbox: inboxes[rank].clone(),
-        stream,
+    let rank = |(rank, stream): (usize, Stream)| {
+        let mut exchange = Exchange::new(stream.context(), rank, inboxes.clone()).unwrap();
+        if let Some(window) = windows.get(rank) {
+            exchange.use_multicast(window).unwrap();
+        }
+        Rank {
+            exchange,
+            inbox: inboxes[rank].clone(),
+            stream,
+        }
     };
     streams.into_iter().enumerate().map(rank).collect()
+}
+
+/// Of each rank, where devices have multicast: some have the group itself, some import it.
+fn windows(streams: &[Stream]) -> Vec<MulticastWindow> {
+    let first = streams[0].context();
+    if !first.has_multicast() {
+        return Vec::new();
+    }
+    let group = MulticastGroup::create(first, streams.len(), INBOX_BYTES).unwrap();
+    let (wire, descriptor) = group.export().unwrap();
+    let of_rank = |(rank, stream): (usize, &Stream)| match rank % 2 {
+        0 => group.clone(),
+        _ => MulticastGroup::import(stream.context(), &wire, &descriptor).unwrap(),
+    };
+    let groups: Vec<_> = streams.iter().enumerate().map(of_rank).collect();
+    for (group, stream) in groups.iter().zip(streams) {
+        group.join(stream.context()).unwrap();
+    }
+    let all = groups.iter().zip(streams);
+    all.map(|(group, stream)| {
+        let inbox = Exchange::inbox_for(stream, group).unwrap();
+        group.bind(&inbox).unwrap()
+    })
+    .collect()
 }
 
 /// The balanced tree, naively.

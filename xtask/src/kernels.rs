@@ -16,15 +16,17 @@ const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
 const PTXAS: &str = "nvidia-cuda-nvcc-cu12==12.9.86";
 /// Reads the code of any assembler since 12.0; there is none of the compiler's own age.
 const NVDISASM: &str = "nvidia-cuda-nvdisasm==13.2.51";
-const OPTIONS: [&str; 5] = [
-    "--gpu-architecture=compute_70",
+const OPTIONS: [&str; 4] = [
     "--std=c++17",
     "-default-device",
     // A product and a sum are rounded apart, as on the host.
     "--fmad=false",
     "--device-int128",
 ];
-const ARCHITECTURES: [&str; 4] = ["sm_70", "sm_80", "sm_90", "sm_100"];
+const ARCHITECTURES: [u32; 4] = [70, 80, 90, 100];
+/// Modules with instructions of newer devices: architecture and version of the PTX that has
+/// them. NVRTC passes on what it does not know, and the assembler checks it.
+const NEWER: [(&str, u32, &str); 1] = [("exchange_multicast", 90, "8.1")];
 
 /// Options of `kernels`.
 #[derive(clap::Args)]
@@ -87,7 +89,7 @@ pub fn run(args: &Args) -> Result {
 
 /// Architectures that have binaries: one per major version, which later minor ones
 /// take. Others compile the PTX at first use.
-const CUBINS: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+const CUBINS: [u32; 3] = [80, 90, 100];
 
 /// Assembles the library's kernels into a folder. A file's name tells module, digest
 /// of the source and architecture; older ones of other sources go.
@@ -106,10 +108,11 @@ pub fn cubins(folder: &Path) -> Result {
         .iter()
         .filter(|module| module.folder == FOLDERS[0])
     {
-        for architecture in CUBINS {
-            let name = format!("{}-{}.{architecture}.cubin", module.name, digest(module)?);
+        for architecture in module.taken_by(&CUBINS) {
+            let digest = digest(module)?;
+            let name = format!("{}-{digest}.sm_{architecture}.cubin", module.name);
             let path = folder.join(name);
-            let arch = format!("-arch={architecture}");
+            let arch = format!("-arch=sm_{architecture}");
             let source = module.ptx();
             run_command(
                 Command::new(&ptxas)
@@ -158,8 +161,8 @@ pub fn check_steps(steps: &mut Steps) {
         };
         let cubin = target_dir().join("kernels.cubin");
         for module in modules()? {
-            for architecture in ARCHITECTURES {
-                let arch = format!("-arch={architecture}");
+            for architecture in module.taken_by(&ARCHITECTURES) {
+                let arch = format!("-arch=sm_{architecture}");
                 run_command(
                     Command::new(&ptxas)
                         .args(["-O1", &arch])
@@ -200,6 +203,26 @@ impl Module {
         self.sources().join(&self.name).with_extension("cu")
     }
 
+    /// Architecture and PTX version, where they are not those of the others.
+    fn newer(&self) -> Option<(u32, &'static str)> {
+        let mut newer = NEWER.iter().filter(|(name, ..)| *name == self.name);
+        let (_, architecture, version) = newer.next()?;
+        Some((*architecture, version))
+    }
+
+    fn options(&self) -> Vec<String> {
+        let least = self.newer().map_or(ARCHITECTURES[0], |newer| newer.0);
+        let first = format!("--gpu-architecture=compute_{least}");
+        let others = OPTIONS.iter().map(|option| (*option).to_owned());
+        std::iter::once(first).chain(others).collect()
+    }
+
+    /// Those of some architectures that its PTX is for.
+    fn taken_by(&self, all: &'static [u32]) -> impl Iterator<Item = u32> {
+        let least = self.newer().map_or(0, |newer| newer.0);
+        all.iter().copied().filter(move |one| *one >= least)
+    }
+
     fn ptx(&self) -> PathBuf {
         let folder = root().join(self.folder).join("ptx");
         folder.join(&self.name).with_extension("ptx")
@@ -234,7 +257,8 @@ fn modules() -> Result<Vec<Module>> {
 fn digest(module: &Module) -> Result<String> {
     let mut sources = vec![module.source()];
     sources.extend(files(&module.sources(), "cuh")?);
-    let mut text = OPTIONS.join(" ");
+    let mut text = module.options().join(" ");
+    text += module.newer().map_or("", |newer| newer.1);
     for file in sources {
         text += &read(&file)?;
     }
@@ -340,9 +364,10 @@ fn compile(module: &Module) -> Result<String> {
     let source = CString::new(read(&module.source())?).map_err(|e| e.to_string())?;
     let name = CString::new(format!("{}.cu", module.name)).map_err(|e| e.to_string())?;
     let include = format!("--include-path={}", module.sources().display());
-    let options: std::result::Result<Vec<CString>, _> = OPTIONS
+    let options: std::result::Result<Vec<CString>, _> = module
+        .options()
         .into_iter()
-        .chain([include.as_str()])
+        .chain([include])
         .map(CString::new)
         .collect();
     let options = options.map_err(|e| e.to_string())?;
@@ -369,8 +394,11 @@ fn compile(module: &Module) -> Result<String> {
     if result != 0 {
         return Err(library.text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")?);
     }
-    let ptx = library.text(program, "nvrtcGetPTXSize", "nvrtcGetPTX")?;
-    let options = OPTIONS.join(" ");
+    let mut ptx = library.text(program, "nvrtcGetPTXSize", "nvrtcGetPTX")?;
+    if let Some((_, version)) = module.newer() {
+        ptx = ptx.replacen(".version 8.0", &format!(".version {version}"), 1);
+    }
+    let options = module.options().join(" ");
     Ok(format!(
         "// Made by cargo xtask kernels from {}/cuda/{}.cu with {NVRTC} {options}\n// source: {}\n{ptx}",
         module.folder,

@@ -187,9 +187,10 @@ impl Driver for Lane {
     }
 
     fn lost(&mut self, tag: u32) -> Option<(Error, u32)> {
-        let dead = (0..self.port.peers.len() as u32)
-            .find_map(|peer| self.death(peer).map(|how| (peer, how)));
-        if let Some((peer, how)) = dead {
+        let ended_peers = (0..self.port.peers.len() as u32)
+            .filter_map(|peer| self.death(peer).map(|how| (peer, how)));
+        // One that has failed, rather than one that left because of it.
+        if let Some((peer, how)) = ended_peers.max_by_key(|(_, how)| how.is_failure()) {
             let world = self.port.members.get(peer as usize);
             return Some((
                 ended("reduction in one kernel", peer, how),

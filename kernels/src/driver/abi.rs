@@ -88,6 +88,7 @@ pub const P2P_PERFORMANCE_RANK: c_uint = 1;
 pub const P2P_NATIVE_ATOMICS: c_uint = 3;
 pub const DEVICE_MEMORY_POOLS: c_uint = 115;
 pub const DEVICE_POOL_HANDLES: c_uint = 119;
+pub const DEVICE_MULTICAST: c_uint = 132;
 pub const DEVICE_MPS: c_uint = 133;
 
 /// Of a pool: bytes that it keeps when a stream is synchronized; `u64`.
@@ -123,6 +124,16 @@ pub struct AllocationProp {
     pub rdma: c_uchar,
     pub usage: c_ushort,
     pub reserved: [c_uchar; 4],
+}
+
+/// `CUmulticastObjectProp`, since 12.1.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct MulticastProp {
+    pub devices: c_uint,
+    pub bytes: usize,
+    pub handle_kinds: u64,
+    pub flags: u64,
 }
 
 /// `CUmemPoolProps`.
@@ -223,6 +234,7 @@ mod tests {
         assert_eq!(size_of::<IpcHandle>(), 64);
         assert_eq!(size_of::<AllocationProp>(), 32);
         assert_eq!(size_of::<AccessDesc>(), 12);
+        assert_eq!(size_of::<MulticastProp>(), 32);
         assert_eq!(size_of::<PoolProps>(), 88);
         assert_eq!(size_of::<Copy2d>(), 128);
         assert_eq!(size_of::<Copy3d>(), 200);

@@ -29,6 +29,10 @@ use std::sync::OnceLock;
 /// Memory is used up.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
 
+/// The device has no such thing, or what it needs besides does not run.
+pub(crate) const NOT_SUPPORTED: u32 = 801;
+pub(crate) const SYSTEM_NOT_READY: u32 = 802;
+
 /// Memory of another process is mapped already.
 pub(crate) const ALREADY_MAPPED: u32 = 208;
 
@@ -188,6 +192,17 @@ entry_points! {
     cuMemSetAccess(at: DevicePointer, bytes: usize, access: *const AccessDesc, count: usize) beside_captures;
     cuMemExportToShareableHandle(shared: *mut c_void, handle: AllocationHandle, kind: c_uint, flags: u64);
     cuMemImportFromShareableHandle(handle: *mut AllocationHandle, shared: *mut c_void, kind: c_uint);
+    cuMulticastCreate(handle: *mut AllocationHandle, prop: *const MulticastProp);
+    cuMulticastAddDevice(handle: AllocationHandle, device: Device);
+    cuMulticastBindMem(
+        handle: AllocationHandle,
+        at: usize,
+        memory: AllocationHandle,
+        from: usize,
+        bytes: usize,
+        flags: u64,
+    );
+    cuMulticastGetGranularity(bytes: *mut usize, prop: *const MulticastProp, option: c_uint);
     cuMemcpyAsync(dst: DevicePointer, src: DevicePointer, bytes: usize, stream: Stream);
     cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: Stream);
     cuMemcpy3DAsync_v2(copy: *const Copy3d, stream: Stream);
