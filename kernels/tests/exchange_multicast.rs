@@ -19,6 +19,7 @@ use std::sync::Arc;
 use support::{download, upload};
 
 const CASE: &str = "TEST_CASE";
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 const ON: (&str, &str) = ("OSIER_EMULATED_MULTICAST", "1");
 
 /// A case of this file, in a process of its own with these settings.
@@ -80,6 +81,8 @@ fn a_device_without_multicast_says_so() {
 #[test]
 fn two_processes_share_a_group() {
     passes("parent", &[ON]);
+    // Each sees its own device alone.
+    passes("parent", &[ON, (VISIBLE, "0")]);
 }
 
 fn stream(device: i32) -> Stream {
@@ -307,7 +310,11 @@ fn parent() {
     let (wire, descriptor) = group.export().unwrap();
     let inbox = Exchange::inbox_for(&stream, &group).unwrap();
     let (text, _pieces) = exported(&inbox);
-    let mut child: Child = Command::new(std::env::current_exe().unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if std::env::var_os(VISIBLE).is_some() {
+        command.env(VISIBLE, "1");
+    }
+    let mut child: Child = command
         .args(["--exact", "child", "--ignored", "--nocapture"])
         .env(CASE, "peer")
         .env(
@@ -333,7 +340,7 @@ fn parent() {
 }
 
 fn peer() {
-    let stream = stream(1);
+    let stream = stream(i32::from(std::env::var_os(VISIBLE).is_none()));
     let context = stream.context();
     let group = std::env::var("TEST_GROUP").unwrap();
     let (wire, descriptor) = group.split_once(' ').unwrap();
