@@ -163,6 +163,12 @@ static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     for (int i = 0; i < 4; i++) out |= (unsigned)((both >> (8 * ((s >> (4 * i)) & 7))) & 0xff) << (8 * i);
     return out;
 }
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return (unsigned)((((unsigned long long)high << 32) | low) >> (shift & 31));
+}
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+    return (unsigned)(((((unsigned long long)high << 32) | low) << (shift & 31)) >> 32);
+}
 template <class T> static inline T osier_min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T osier_max(T a, T b) { return a < b ? b : a; }
 #define OSIER_MIN_MAX(T) \

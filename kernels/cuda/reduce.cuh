@@ -42,19 +42,40 @@ template <int P, class G> static __device__ __forceinline__ void osier_write(con
     for (int k = 0; k < (int)(sizeof(G) / P); k++) ((piece*)at)[k] = ((const piece*)&group)[k];
 }
 
-// Reads and writes in pieces as wide as alignment allows: whole, 4 bytes, or one.
-template <class G> static __device__ __forceinline__ void osier_read_any(G& group, const osier_u8* at, osier_u32 access) {
-    const int S = sizeof(G);
-    if (access >= S) osier_read<S>(group, at);
-    else if (S > 4 && access >= 4) osier_read<(S > 4 ? 4 : 1)>(group, at);
-    else osier_read<1>(group, at);
+// Groups at COUNT places, of which those are read or written that `number` says are there:
+// APART numbers lie between them.
+template <int P, int COUNT, int APART, class G> static __device__ __forceinline__ void osier_read_each(
+    G* groups, osier_u8* const* places, osier_u32 number, osier_u32 words
+) {
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) if (number + k * APART < words) osier_read<P>(groups[k], places[k]);
 }
 
-template <class G> static __device__ __forceinline__ void osier_write_any(const G& group, osier_u8* at, osier_u32 access) {
+template <int P, int COUNT, int APART, class G> static __device__ __forceinline__ void osier_write_each(
+    const G* groups, osier_u8* const* places, osier_u32 number, osier_u32 words
+) {
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) if (number + k * APART < words) osier_write<P>(groups[k], places[k]);
+}
+
+// The same in pieces as wide as alignment allows: whole, 4 bytes, or one. Asked once for
+// all of them: loads under a condition of their own would be issued, taken or not.
+template <int COUNT, int APART, class G> static __device__ __forceinline__ void osier_read_any(
+    G* groups, osier_u8* const* places, osier_u32 number, osier_u32 words, osier_u32 access
+) {
     const int S = sizeof(G);
-    if (access >= S) osier_write<S>(group, at);
-    else if (S > 4 && access >= 4) osier_write<(S > 4 ? 4 : 1)>(group, at);
-    else osier_write<1>(group, at);
+    if (access >= S) osier_read_each<S, COUNT, APART>(groups, places, number, words);
+    else if (S > 4 && access >= 4) osier_read_each<(S > 4 ? 4 : 1), COUNT, APART>(groups, places, number, words);
+    else osier_read_each<1, COUNT, APART>(groups, places, number, words);
+}
+
+template <int COUNT, int APART, class G> static __device__ __forceinline__ void osier_write_any(
+    const G* groups, osier_u8* const* places, osier_u32 number, osier_u32 words, osier_u32 access
+) {
+    const int S = sizeof(G);
+    if (access >= S) osier_write_each<S, COUNT, APART>(groups, places, number, words);
+    else if (S > 4 && access >= 4) osier_write_each<(S > 4 ? 4 : 1), COUNT, APART>(groups, places, number, words);
+    else osier_write_each<1, COUNT, APART>(groups, places, number, words);
 }
 
 // The middle of two runs, 32 bytes of a lane at once: as two words of 16 bytes where both
@@ -96,7 +117,9 @@ template <class O> static __device__ __forceinline__ void osier_reduce_middle(
         osier_pair pair[2];
         __device__ __forceinline__ both() {}
     };
-    const osier_u32 wide = middle.whole ? 16 : 8, apart = wide * OSIER_LANES;
+    const osier_u32 wide = middle.whole ? 16 : 8;
+    // Words of a lane lie apart by one constant or another.
+    const osier_u32 PAIRS = 16 * OSIER_LANES, WORDS = 8 * OSIER_LANES;
     const osier_u32 down = 8 * middle.odd, up = 63 - down;
     to += lane * wide;
     from += lane * wide;
@@ -105,20 +128,20 @@ template <class O> static __device__ __forceinline__ void osier_reduce_middle(
         if (middle.whole) {
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                if (at + k * apart < middle.bytes) {
-                    right.pair[k] = *(const osier_pair*)(from + k * apart);
-                    left.pair[k] = *(const osier_pair*)(to + k * apart);
+                if (at + k * PAIRS < middle.bytes) {
+                    right.pair[k] = *(const osier_pair*)(from + k * PAIRS);
+                    left.pair[k] = *(const osier_pair*)(to + k * PAIRS);
                 }
             }
         } else {
             osier_u64 next[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                if (at + k * apart < middle.bytes) {
-                    const osier_u64* const low = (const osier_u64*)(from + k * apart - middle.odd);
+                if (at + k * WORDS < middle.bytes) {
+                    const osier_u64* const low = (const osier_u64*)(from + k * WORDS - middle.odd);
                     right.word[k] = low[0];
                     next[k] = middle.odd ? low[1] : 0;
-                    left.word[k] = *(const osier_u64*)(to + k * apart);
+                    left.word[k] = *(const osier_u64*)(to + k * WORDS);
                 }
             }
 #pragma unroll
@@ -128,12 +151,12 @@ template <class O> static __device__ __forceinline__ void osier_reduce_middle(
         if (middle.whole) {
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                if (at + k * apart < middle.bytes) *(osier_pair*)(to + k * apart) = left.pair[k];
+                if (at + k * PAIRS < middle.bytes) *(osier_pair*)(to + k * PAIRS) = left.pair[k];
             }
         } else {
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                if (at + k * apart < middle.bytes) *(osier_u64*)(to + k * apart) = left.word[k];
+                if (at + k * WORDS < middle.bytes) *(osier_u64*)(to + k * WORDS) = left.word[k];
             }
         }
         to += 32 * OSIER_LANES;
@@ -141,18 +164,91 @@ template <class O> static __device__ __forceinline__ void osier_reduce_middle(
     }
 }
 
-// As osier_find; in a run, numbers from `head` on go on behind words that are skipped.
-template <int W, int MANY, int APART> static __device__ __forceinline__ void osier_find_around(
-    const osier_nest& nest, bool wide, const osier_segment& segment, osier_u32 number, osier_u32 words,
-    osier_u32 head, osier_u32 skipped, osier_u8** places
+// Whether a layout is one run.
+static __device__ __forceinline__ bool osier_is_run(const osier_nest& nest) {
+    return !(nest.dimensions | nest.boxes) && !nest.list.offsets && !nest.map;
+}
+
+// Bytes between the words of a segment that lie at equal distances; else 0.
+template <int W> static __device__ __forceinline__ osier_i64 osier_distance(
+    const osier_nest& nest, const osier_segment& segment
 ) {
-    if (segment.kind & OSIER_RUN) {
+    if (segment.kind & OSIER_RUN) return W;
+    const bool rows = segment.kind & (OSIER_ROWS | OSIER_MAP) && nest.dimensions && !nest.dimension[0].table;
+    return rows && nest.core.value == 1 ? nest.dimension[0].stride : 0;
+}
+
+// Words of W bytes at equal distances on both sides.
+template <class O, int W> static __device__ __forceinline__ void osier_reduce_steps(
+    osier_u32 operation, osier_u8* to, osier_i64 to_step, osier_u8* from, osier_i64 from_step, osier_u32 words,
+    osier_u32 lane
+) {
+    typedef typename O::element T;
+    typedef osier_group<T, W / (int)sizeof(T)> piece;
+    const int ITEMS = 4;
+    to = osier_kept(to + (osier_i64)lane * to_step);
+    from = osier_kept(from + (osier_i64)lane * from_step);
+    to_step *= OSIER_LANES;
+    from_step *= OSIER_LANES;
+    for (osier_u32 at = lane; at < words; at += ITEMS * OSIER_LANES) {
+        osier_group<T, ITEMS * (W / (int)sizeof(T))> left, right;
+        piece* const lefts = (piece*)left.lane;
+        piece* const rights = (piece*)right.lane;
+        osier_u8* places[ITEMS];
 #pragma unroll
-        for (int k = 0; k < MANY; k++) {
-            const osier_u32 at = number + k * APART;
-            places[k] = segment.base + (osier_u64)(at >= head ? at + skipped : at) * W;
+        for (int k = 0; k < ITEMS; k++) {
+            places[k] = to;
+            if (at + k * OSIER_LANES < words) {
+                osier_read<W>(rights[k], from);
+                osier_read<W>(lefts[k], to);
+            }
+            from = osier_kept(from + from_step);
+            to = osier_kept(to + to_step);
         }
-    } else osier_find<W, MANY, APART>(nest, wide, segment, number, words, places);
+        O::template apply<ITEMS * (W / (int)sizeof(T))>(operation, left.lane, right.lane);
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) if (at + k * OSIER_LANES < words) osier_write<W>(lefts[k], places[k]);
+    }
+}
+
+// The words of two runs before and behind their middle: fewer than 16 bytes each, so one
+// of a lane at most.
+template <class O, int W> static __device__ __forceinline__ void osier_reduce_ends(
+    const osier_reduction& plan, const osier_middle& middle, osier_u8* to, osier_u8* from, osier_u32 words, osier_u32 lane
+) {
+    typedef typename O::element T;
+    const int N = W / (int)sizeof(T);
+    const osier_u32 skipped = middle.bytes / W, number = lane * W < middle.head ? lane : lane + skipped;
+    if (number >= words) return;
+    osier_group<T, N> left, right;
+    osier_u8* const source = from + number * W;
+    osier_u8* const target = to + number * W;
+    osier_read_any<1, 1>(&right, &source, 0, 1, plan.access);
+    osier_read_any<1, 1>(&left, &target, 0, 1, plan.access);
+    O::template apply<N>(plan.operation, left.lane, right.lane);
+    osier_write_any<1, 1>(&left, &target, 0, 1, plan.access);
+}
+
+// Words that are found one by one.
+template <class O, int W> static __device__ __forceinline__ void osier_reduce_each(
+    const osier_reduction& plan, const osier_segment& reads, const osier_segment& writes, osier_u32 words, osier_u32 lane
+) {
+    typedef typename O::element T;
+    const int N = W / (int)sizeof(T);
+    const int ITEMS = W <= 2 ? 8 / W : W <= 8 ? 4 : 2, APART = W <= 2 ? 1 : (int)OSIER_LANES;
+    typedef osier_group<T, N> piece;
+    const osier_copy& sides = plan.sides;
+    const osier_u32 access = N > 1 ? W : plan.access;
+    for (osier_u32 number = lane * (APART == 1 ? ITEMS : 1); number < words; number += ITEMS * OSIER_LANES) {
+        osier_group<T, N * ITEMS> left, right;
+        osier_u8* places[ITEMS];
+        osier_find<W, ITEMS, APART>(sides.from.nest, sides.wide, reads, number, words, places);
+        osier_read_any<ITEMS, APART>((piece*)right.lane, places, number, words, access);
+        osier_find<W, ITEMS, APART>(sides.to.nest, sides.wide, writes, number, words, places);
+        osier_read_any<ITEMS, APART>((piece*)left.lane, places, number, words, access);
+        O::template apply<N * ITEMS>(plan.operation, left.lane, right.lane);
+        osier_write_any<ITEMS, APART>((const piece*)left.lane, places, number, words, access);
+    }
 }
 
 // Groups of W bytes; `O::apply<N>(operation, left, right)` combines N elements. A warp's
@@ -160,9 +256,8 @@ template <int W, int MANY, int APART> static __device__ __forceinline__ void osi
 template <class O, int W> static __device__ __forceinline__ void osier_reduce(const osier_reduction& plan) {
     typedef typename O::element T;
     const int E = sizeof(T), N = W / E;
-    const int ITEMS = W <= 2 ? 8 / W : W <= 8 ? 4 : 2, APART = W <= 2 ? 1 : (int)OSIER_LANES;
     const osier_copy& sides = plan.sides;
-    const bool wide = sides.wide;
+    const bool wide = sides.wide, flat = osier_is_run(sides.from.nest) && osier_is_run(sides.to.nest);
     const osier_u64 first = (sides.start + (W - 1)) / W;
     const osier_u64 last = sides.end / W;
     const osier_u32 lane = threadIdx.x % OSIER_LANES;
@@ -171,43 +266,32 @@ template <class O, int W> static __device__ __forceinline__ void osier_reduce(co
     for (osier_u64 at = first + (blockIdx.x * warps + threadIdx.x / OSIER_LANES) * sides.chunk; at < last; at += step) {
         const osier_u32 all = (osier_u32)osier_least(sides.chunk, last - at);
         for (osier_u32 done = 0; done < all;) {
-            osier_segment reads = osier_open<W>(sides.from.nest, sides.from.layout, wide, at + done, all - done);
-            osier_segment writes = osier_open<W>(sides.to.nest, sides.to.layout, wide, at + done, all - done);
+            osier_segment reads, writes;
+            if (flat) {
+                reads = {sides.from.layout + (at + done) * W, 0, 0, all - done, OSIER_RUN};
+                writes = {sides.to.layout + (at + done) * W, 0, 0, all - done, OSIER_RUN};
+            } else {
+                reads = osier_open<W>(sides.from.nest, sides.from.layout, wide, at + done, all - done);
+                writes = osier_open<W>(sides.to.nest, sides.to.layout, wide, at + done, all - done);
+            }
             reads.base = osier_kept(reads.base);
             writes.base = osier_kept(writes.base);
             const osier_u32 words = reads.words < writes.words ? reads.words : writes.words;
-            osier_u32 head = words, skipped = 0;
+            osier_middle middle = {0, 0, 0, false};
             if (reads.kind == OSIER_RUN && writes.kind == OSIER_RUN) {
-                const osier_middle middle = osier_find_middle<E>(writes.base, reads.base, words * W);
-                if (middle.bytes) {
-                    osier_reduce_middle<O>(plan.operation, middle, writes.base + middle.head, reads.base + middle.head, lane);
-                    head = middle.head / W;
-                    skipped = middle.bytes / W;
-                }
+                middle = osier_find_middle<E>(writes.base, reads.base, words * W);
             }
-            // All words, or those at both ends of a run: fewer than 16 bytes each, and
-            // one round, for they count on from the head as if they were neighbors.
-            const osier_u32 rest = words - skipped;
-            for (osier_u32 number = lane * (APART == 1 ? ITEMS : 1); number < rest; number += ITEMS * OSIER_LANES) {
-                osier_group<T, N * ITEMS> left, right;
-                typedef osier_group<T, N> piece;
-                osier_u8* places[ITEMS];
-                osier_find_around<W, ITEMS, APART>(sides.from.nest, wide, reads, number, rest, head, skipped, places);
-#pragma unroll
-                for (int k = 0; k < ITEMS; k++) {
-                    if (number + k * APART < rest) osier_read_any(*(piece*)(right.lane + k * N), places[k], N > 1 ? W : plan.access);
-                }
-                osier_find_around<W, ITEMS, APART>(sides.to.nest, wide, writes, number, rest, head, skipped, places);
-#pragma unroll
-                for (int k = 0; k < ITEMS; k++) {
-                    if (number + k * APART < rest) osier_read_any(*(piece*)(left.lane + k * N), places[k], N > 1 ? W : plan.access);
-                }
-                O::template apply<N * ITEMS>(plan.operation, left.lane, right.lane);
-#pragma unroll
-                for (int k = 0; k < ITEMS; k++) {
-                    if (number + k * APART < rest) osier_write_any(*(const piece*)(left.lane + k * N), places[k], N > 1 ? W : plan.access);
-                }
-            }
+            if (middle.bytes) {
+                osier_u8* const to = writes.base + middle.head;
+                const osier_u8* const from = reads.base + middle.head;
+                osier_reduce_middle<O>(plan.operation, middle, to, from, lane);
+                if (middle.bytes < words * W) osier_reduce_ends<O, W>(plan, middle, writes.base, reads.base, words, lane);
+            } else if (N == 1 && W <= 4 && plan.access >= W && osier_distance<W>(sides.from.nest, reads)
+                       && osier_distance<W>(sides.to.nest, writes)) {
+                const osier_i64 from_step = osier_distance<W>(sides.from.nest, reads);
+                const osier_i64 to_step = osier_distance<W>(sides.to.nest, writes);
+                osier_reduce_steps<O, W>(plan.operation, writes.base, to_step, reads.base, from_step, words, lane);
+            } else osier_reduce_each<O, W>(plan, reads, writes, words, lane);
             done += words;
         }
     }

@@ -427,6 +427,10 @@ impl Packer {
                     // SAFETY: the kernel of this argument, whose memory was checked.
                     unsafe { launch(stream, TRANSPOSE[width], grid, THREADS, argument) }
                 }
+                TransferArgument::Periods(argument) => {
+                    // SAFETY: the kernel of this argument, whose memory was checked.
+                    unsafe { launch(stream, PERIODS, grid, THREADS, argument) }
+                }
             }
         };
         let pieces = Pieces::new(&range, 1);
@@ -643,6 +647,9 @@ macro_rules! widths {
 /// From layout to layout, by width.
 const COPY: [&str; 5] = widths!("osier_copy");
 
+/// From layout to layout by a common period.
+const PERIODS: &str = "osier_copy_periods";
+
 /// Tiles, whichever side is packed, or none.
 const TRANSPOSE: [&str; 5] = widths!("osier_transpose");
 
@@ -696,7 +703,7 @@ mod tests {
         ];
         arguments.extend((1..=4).map(|levels| Argument::Strided(levels, Strided::default())));
         let exists = |name: &str| ptx.contains(&format!(".visible .entry {name}("));
-        for name in COPY {
+        for name in COPY.into_iter().chain([PERIODS]) {
             assert!(exists(name), "{name}");
         }
         for argument in &arguments {

@@ -201,13 +201,21 @@ fn prepare(row: &Row) -> Option<(Ready, Plan)> {
             match row.what {
                 What::Copy => {
                     let transfer = Transfer::new(from, to, all)?;
-                    let (stem, argument) = match &transfer.argument {
-                        TransferArgument::Layouts(a) => ("copy", bytes_of(a).to_vec()),
-                        TransferArgument::Transposed(a) => ("transpose", bytes_of(a).to_vec()),
+                    let width = transfer.width;
+                    let (kernel, argument) = match &transfer.argument {
+                        TransferArgument::Layouts(a) => {
+                            (format!("osier_copy_w{width}"), bytes_of(a).to_vec())
+                        }
+                        TransferArgument::Transposed(a) => {
+                            (format!("osier_transpose_w{width}"), bytes_of(a).to_vec())
+                        }
+                        TransferArgument::Periods(a) => {
+                            ("osier_copy_periods".to_owned(), bytes_of(a).to_vec())
+                        }
                     };
                     Ready {
-                        kernel: format!("osier_{stem}_w{}", transfer.width),
-                        width: transfer.width,
+                        kernel,
+                        width,
                         blocks: transfer.blocks,
                         argument,
                         tables: bytes,

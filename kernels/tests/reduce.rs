@@ -219,7 +219,8 @@ fn agrees(
     assert!(found == target.bytes, "{operator} of {element}: gaps");
 }
 
-/// Layouts of 2000 elements each in runs that are found one by one.
+/// Layouts of 2000 elements each in runs that are found one by one, or one by one at equal
+/// distances.
 fn long_layouts(element: Element, _: &mut Random) -> Vec<Layout> {
     let one = Type::basic(basic_of(element));
     let size = element.size() as isize;
@@ -230,6 +231,9 @@ fn long_layouts(element: Element, _: &mut Random) -> Vec<Layout> {
         Type::hvector(4, 500, 503 * size + 1, &one).unwrap(),
         Type::structure(&[(1, 0, thousand.clone()), (1, 1007 * size, thousand)]).unwrap(),
         Type::vector(400, 5, 7, &one).unwrap(),
+        Type::vector(2000, 1, 2, &one).unwrap(),
+        Type::hvector(2000, 1, -3 * size, &one).unwrap(),
+        Type::hvector(2000, 1, 2 * size + 1, &one).unwrap(),
     ];
     types.iter().map(|ty| ty.commit().unwrap()).collect()
 }
@@ -276,12 +280,13 @@ fn numbers() {
     run(rounds(12), layouts, representations.map(Element::from));
 }
 
-/// The same on runs of 500 elements and more, from any alignment to any other.
+/// The same on runs of 500 elements and more, and on single ones at equal distances, from any
+/// alignment to any other.
 #[test]
 fn long_runs() {
     let basics = Basic::ALL.iter().copied();
     let representations = basics.filter(|basic| basic.representation() == *basic);
-    run(rounds(5), long_layouts, representations.map(Element::from));
+    run(rounds(8), long_layouts, representations.map(Element::from));
 }
 
 /// The named pairs, and unnamed ones of all kinds of numbers.

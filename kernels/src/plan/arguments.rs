@@ -7,6 +7,7 @@
 //! 2. Word numbers are below 2^63, and below 2^31 where a launch is not wide.
 
 use super::boxes::{BOXES, KernelBox};
+use super::period::Period;
 use super::transfer::widest;
 use super::transpose::Transpose;
 use super::{DIMENSIONS, Dimension, Plan, Shape};
@@ -236,6 +237,7 @@ pub struct Tables {
     /// Relative addresses.
     pub(crate) list: Option<GeneralList>,
     map: Option<Map>,
+    period: Option<Period>,
 }
 
 /// A core that is written out: where each unit of it is, whatever loops and lists it is
@@ -377,7 +379,13 @@ impl Tables {
             tables.bytes.extend(bytes);
             tables.map = Some(Map { at, ..map });
         }
+        tables.period = Period::of(plan);
         tables
+    }
+
+    /// After how many bytes the layout comes again; none, if these are many.
+    pub(crate) fn period(&self) -> Option<&Period> {
+        self.period.as_ref()
     }
 
     /// The lists of the loops, without the core's.

@@ -4,6 +4,7 @@
 
 use super::Plan;
 use super::arguments::{Argument, Launch, Nest, Span, Strided, Tables};
+use super::period::PeriodArgument;
 use super::transfer::{Transfer, TransferArgument};
 use super::transpose::Transpose;
 
@@ -124,7 +125,11 @@ impl Transpose {
     unsafe fn interpret(&self, width: usize) {
         for number in self.first..self.last {
             let (from, to) = self.places(width, number);
-            let group = (self.group as usize * width) as u64;
+            let group = if self.shifted == 0 {
+                width.max(4)
+            } else {
+                width
+            } as u64;
             let suits = |at: u64, word: u64| at.is_multiple_of(word);
             assert!(
                 suits(from, width as u64) && suits(to, width as u64),
@@ -176,6 +181,40 @@ impl Launch {
     }
 }
 
+impl PeriodArgument {
+    /// # Safety
+    /// Both sides are valid.
+    unsafe fn interpret(&self) {
+        let words = &self.word[..self.words as usize];
+        let place = |at: u64, step: i64, period: u64, offset: i32| {
+            let period = (period as i64).wrapping_mul(step);
+            at.wrapping_add_signed(period.wrapping_add(offset.into()))
+        };
+        for word in words {
+            let places = |period: u64| {
+                let from = place(self.from, self.from_step, period, word.from);
+                (from, place(self.to, self.to_step, period, word.to))
+            };
+            for period in self.first..self.last {
+                let ((from, to), bytes) = (places(period), u64::from(word.bytes));
+                assert!((from | to).is_multiple_of(bytes), "words are aligned");
+                // SAFETY: the caller's contract.
+                unsafe { move_bytes(true, from, to, bytes) };
+            }
+            for cut in &self.cut {
+                let (from, to) = places(cut.period);
+                for k in 0..u64::from(word.bytes) {
+                    let byte = u64::from(word.packed) + k;
+                    if byte >= cut.from.into() && byte < cut.until.into() {
+                        // SAFETY: the caller's contract.
+                        unsafe { move_bytes(true, from + k, to + k, 1) };
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl Transfer {
     /// Does what the kernel does.
     ///
@@ -186,6 +225,8 @@ impl Transfer {
             TransferArgument::Layouts(plan) => plan,
             // SAFETY: the caller's contract.
             TransferArgument::Transposed(plan) => return unsafe { plan.interpret(self.width) },
+            // SAFETY: the caller's contract.
+            TransferArgument::Periods(plan) => return unsafe { plan.interpret() },
         };
         let (width, wide) = (self.width as u64, plan.wide != 0);
         let mut byte = plan.start;

@@ -8,6 +8,7 @@
 //!                            |-- a core of a few boxes                    (boxes.rs)
 //!                            |-- one word along the lines of the other   (transpose.rs)
 //!                            `-- two plans: from layout to layout        (transfer.rs)
+//!                                           the same, with a period       (period.rs)
 //!                                           left = left op right         (reduction.rs)
 //! ```
 //!
@@ -47,6 +48,7 @@ pub mod arguments;
 pub mod boxes;
 pub mod interpret;
 pub mod parts;
+pub mod period;
 pub mod reduction;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use super::arguments::{Argument, Divisor, General, Strided, Tables};
 use super::parts::{Sink, feed};
+use super::period::PeriodArgument;
 use super::transfer::{CopyArgument, PlacedPlan, Transfer};
 use super::transpose::Transpose;
 use super::{Plan, Shape};
@@ -21,6 +22,10 @@ fn arguments_are_those_of_the_kernels() {
         40 + 32 + 40 + 16 + 8 * 56 + 8 + 16 * 56
     );
     assert_eq!(size_of::<Transpose>(), 48 + 32 + 64 + 16);
+    assert_eq!(
+        size_of::<PeriodArgument>(),
+        48 + 32 + 5 * 20 + 12 + 128 * 12
+    );
     assert_eq!(size_of::<CopyArgument>(), 2 * (8 + 536 + 8 + 16 * 56) + 24);
 }
 

@@ -9,6 +9,7 @@
 //!    whole on both sides.
 
 use super::arguments::{Nest, Tables, chunks};
+use super::period::PeriodArgument;
 use super::transpose::{Transpose, exchanged};
 use super::{Plan, WIDEST};
 use std::ops::Range;
@@ -87,6 +88,8 @@ pub enum TransferArgument {
     Layouts(CopyArgument),
     /// For the tile kernel.
     Transposed(Transpose),
+    /// For the kernel of common periods.
+    Periods(PeriodArgument),
 }
 
 /// One launch from layout to layout.
@@ -123,14 +126,21 @@ impl Transfer {
             return Some(Transfer::chunk_by_chunk(from, to, range));
         }
         let width = width(&from, &to);
-        match Transpose::between(from, to, width, &range) {
-            Some(tiles) => Some(Transfer {
+        if let Some(tiles) = Transpose::between(from, to, width, &range) {
+            return Some(Transfer {
                 argument: TransferArgument::Transposed(tiles),
                 width,
                 blocks: tiles.tiles.into(),
-            }),
-            None => Some(Transfer::chunk_by_chunk(from, to, range)),
+            });
         }
+        if let Some((argument, blocks)) = PeriodArgument::between(&from, &to, &range) {
+            return Some(Transfer {
+                argument: TransferArgument::Periods(argument),
+                width,
+                blocks,
+            });
+        }
+        Some(Transfer::chunk_by_chunk(from, to, range))
     }
 
     fn chunk_by_chunk(from: PlacedPlan<'_>, to: PlacedPlan<'_>, range: Range<u64>) -> Transfer {

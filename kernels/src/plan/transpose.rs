@@ -54,12 +54,12 @@ pub struct Transpose {
     pub outer: Divisor,
     /// Tiles of all planes.
     pub tiles: u32,
-    /// Words of one access.
-    pub group: u32,
     /// Whether packed lines are those of `from`.
     pub unpacks: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Whether lines begin anywhere and have any number of words.
+    pub shifted: u32,
+    /// Whether all words of all lines are to be moved.
+    pub whole: u32,
 }
 
 /// Loops around words: columns are adjacent in the layout, rows in the packed stream.
@@ -178,7 +178,9 @@ impl Transpose {
             to.at = to.at.wrapping_add_signed(behind);
             to.line = to.line.wrapping_neg();
         }
-        let group = Transpose::group(loops, &from, &to, &range);
+        let group = (GROUP_BYTES / loops.word).max(1) as u64;
+        let shifted = group > 1 && !Transpose::suits(loops, &from, &to, &range);
+        let whole = if shifted { 1 } else { group };
         let plane = first / (rows * columns);
         let planes = last.div_ceil(rows * columns) - plane;
         from.advance(plane, from.plane);
@@ -186,8 +188,8 @@ impl Transpose {
         first -= plane * rows * columns;
         last -= plane * rows * columns;
         if planes == 1 && !loops.backward {
-            let before = first / rows / group * group;
-            columns = last.div_ceil(rows).next_multiple_of(group) - before;
+            let before = first / rows / whole * whole;
+            columns = last.div_ceil(rows).next_multiple_of(whole) - before;
             from.advance(before, word as i64);
             to.advance(before, to.line);
             first -= before * rows;
@@ -209,14 +211,14 @@ impl Transpose {
             inner: Divisor::new(inner),
             outer: Divisor::new(outer),
             tiles: tiles as u32,
-            group: group as u32,
             unpacks: 0,
-            unused: 0,
+            shifted: shifted.into(),
+            whole: u32::from(first == 0 && last == rows * columns * planes),
         })
     }
 
-    /// Words that go in one access on both sides.
-    fn group(loops: &Loops, from: &TileSide, to: &TileSide, range: &Range<u64>) -> u64 {
+    /// Whether all groups of both sides are aligned and whole.
+    fn suits(loops: &Loops, from: &TileSide, to: &TileSide, range: &Range<u64>) -> bool {
         let group = (GROUP_BYTES / loops.word).max(1) as u64;
         let bytes = from.at | to.at | from.line as u64 | to.line as u64;
         let planes = match loops.planes {
@@ -224,11 +226,7 @@ impl Transpose {
             _ => from.plane as u64 | to.plane as u64,
         };
         let words = loops.rows | loops.columns | range.start | range.end;
-        let suits = (bytes | planes).is_multiple_of(GROUP_BYTES as u64);
-        match suits && words.is_multiple_of(group) {
-            true => group,
-            false => 1,
-        }
+        (bytes | planes).is_multiple_of(GROUP_BYTES as u64) && words.is_multiple_of(group)
     }
 
     /// The same the other way.

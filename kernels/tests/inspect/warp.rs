@@ -805,6 +805,19 @@ impl Warp {
                 let least = self.predicate(&o[3], lane);
                 self.set(&o[0], lane, if smaller == least { a } else { b })
             }
+            // The least or greatest of a sum and a number.
+            "VIADDMNMX" => {
+                let sum = self.value(&o[1], lane, launch)?;
+                let sum = sum.wrapping_add(self.value(&o[2], lane, launch)?);
+                let other = self.value(&o[3], lane, launch)?;
+                let smaller = if i.is("U32") {
+                    sum < other
+                } else {
+                    (sum as i32) < other as i32
+                };
+                let least = self.predicate(&o[4], lane);
+                self.set(&o[0], lane, if smaller == least { sum } else { other })
+            }
             "PRMT" => {
                 let a = self.value(&o[1], lane, launch)?;
                 let select = self.value(&o[2], lane, launch)?;
@@ -877,7 +890,11 @@ impl Warp {
                         self.set_at(&o[0], lane, 1, launch.constant(bank, at + 4))
                     }
                     4 => self.set(&o[0], lane, launch.constant(bank, at)),
-                    _ => Err("a constant of few bytes".into()),
+                    2 => {
+                        let word = launch.constant(bank, at & !3);
+                        self.set(&o[0], lane, word >> (8 * (at & 2)) & 0xffff)
+                    }
+                    _ => Err("a constant of one byte".into()),
                 }
             }
             "LDG" | "LDS" => {
