@@ -313,7 +313,7 @@ impl State {
         let count = settings().machine.devices();
         let mut state = State {
             devices: Vec::new(),
-            memory: Memory::new(count, settings().keys)?,
+            memory: Memory::new(count, settings().isolation)?,
             contexts: HashMap::new(),
             streams: BTreeMap::new(),
             events: HashMap::new(),

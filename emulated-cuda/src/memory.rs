@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::abi;
 use crate::fault::{Fault, Result, invalid};
-use crate::isolation::{self, Isolation};
+use crate::isolation::{self, Isolation, Wanted};
 use crate::ranges::{PAGE, Ranges, pages};
 use crate::sanitizer;
 use crate::settings::settings;
@@ -282,7 +282,7 @@ pub struct Memory {
 
 impl Memory {
     /// Reserves the device addresses.
-    pub fn new(devices: usize, keys: bool) -> Result<Memory> {
+    pub fn new(devices: usize, isolation: Wanted) -> Result<Memory> {
         // SAFETY: a new mapping without access, checked below.
         let base = unsafe {
             libc::mmap(
@@ -302,7 +302,7 @@ impl Memory {
         let end = base as u64 + SPAN;
         isolation::watch(start, end);
         Ok(Memory {
-            isolation: Arc::new(Isolation::new(devices, keys)),
+            isolation: Arc::new(Isolation::new(devices, isolation)),
             addresses: Ranges::new(start, end).reusing(settings().reuse),
             live: BTreeMap::new(),
             freed: BTreeMap::new(),

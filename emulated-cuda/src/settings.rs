@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::abi::{self, Code};
+use crate::isolation::Wanted;
 use crate::visible::Machine;
 
 /// One failure to inject.
@@ -36,8 +37,8 @@ pub struct Settings {
     pub failures: Vec<Failure>,
     /// `OSIER_EMULATED_KERNELS`: libraries with kernels of the user, separated by `:`.
     pub kernels: Vec<String>,
-    /// `OSIER_EMULATED_ISOLATION=windows`: do not use protection keys.
-    pub keys: bool,
+    /// `OSIER_EMULATED_ISOLATION`: `windows`, no protection keys; `open`, no isolation.
+    pub isolation: Wanted,
     /// `OSIER_EMULATED_ORDER=unchecked`: do not look for accesses that nothing orders.
     pub order: bool,
     /// `OSIER_EMULATED_ADDRESSES=reused`: freed addresses are given out again at once, as
@@ -98,7 +99,11 @@ pub fn settings() -> &'static Settings {
                 .filter(|p| !p.is_empty())
                 .map(String::from)
                 .collect(),
-            keys: text("OSIER_EMULATED_ISOLATION") != "windows",
+            isolation: match text("OSIER_EMULATED_ISOLATION").as_str() {
+                "windows" => Wanted::Windows,
+                "open" => Wanted::Open,
+                _ => Wanted::Keys,
+            },
             order: text("OSIER_EMULATED_ORDER") != "unchecked",
             reuse: text("OSIER_EMULATED_ADDRESSES") == "reused",
             waits_all: text("OSIER_EMULATED_WAITS") == "all",

@@ -565,7 +565,7 @@ impl Running {
             }
         }
         let ranges: Vec<(u64, u64)> = match *state.memory.isolation {
-            Isolation::Keys(_) => Vec::new(),
+            Isolation::Keys(_) | Isolation::Open => Vec::new(),
             Isolation::Windows => state
                 .memory
                 .all()
