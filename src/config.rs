@@ -222,7 +222,7 @@ pub const KEYS: &[Variable] = &[
     Variable {
         name: pairs::DEVICE_COMPLETION,
         default: "words",
-        meaning: "how the host sees that a device's work of messages is done: by words that streams raise in pinned memory, or by events alone",
+        meaning: "how the host sees that a device's work of messages is done: by words that kernels and streams raise in pinned memory, or by events alone",
         syntax: Syntax::Text(|text| match text {
             "words" | "events" => Ok(()),
             _ => Err(Error::new(

@@ -150,14 +150,6 @@ static __device__ __forceinline__ osier_u32 osier_look(const osier_u32* at) {
     return word;
 }
 
-static __device__ __forceinline__ void osier_tell(osier_u32* at, osier_u32 word) {
-#ifdef __CUDA_ARCH__
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
-#else
-    __atomic_store_n(at, word, __ATOMIC_RELEASE);
-#endif
-}
-
 static __device__ __forceinline__ osier_u32 osier_short_at(osier_u32 parity, osier_u32 from) {
     return ((parity * OSIER_MOST_RANKS + from) * OSIER_SHORT_BLOCKS + blockIdx.x) * OSIER_INBOX_SLOT + 16 * threadIdx.x;
 }
@@ -370,5 +362,5 @@ template <class O, bool MULTICAST = false> static __device__ __forceinline__ voi
     const osier_u32 verdict = atomicExch(plan.counts + 2, 0u);
     plan.counts[1] = 0;
     plan.counts[0] = turn.number;
-    osier_tell(plan.done, OSIER_DONE | verdict);
+    osier_release((osier_u8*)plan.done, OSIER_DONE | verdict);
 }

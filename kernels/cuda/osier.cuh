@@ -63,6 +63,32 @@ static __device__ __forceinline__ osier_u32 osier_kept(osier_u32 number) {
     return number;
 }
 
+// A number that others acquire, behind all that this thread has written or seen.
+static __device__ __forceinline__ void osier_release(osier_u8* at, osier_u32 number) {
+#ifdef __CUDA_ARCH__
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(number) : "memory");
+#else
+    __atomic_store_n((osier_u32*)at, number, __ATOMIC_RELEASE);
+#endif
+}
+
+// The word in pinned memory that a kernel raises with its last store, or none. Whoever reads
+// the number there, on the host or on any device, finds all that the kernel has written. Its
+// grid has one block: blocks know nothing of each other.
+struct osier_last {
+    osier_u32* word;
+    osier_u32 number;
+    osier_u32 unused;
+};
+
+// Called by all threads, as the last thing: the barrier collects what they have written, and
+// the release is cumulative (PTX ISA 8.0, memory consistency model, causality order).
+static __device__ __forceinline__ void osier_tell(const osier_last& last) {
+    if (!last.word) return;
+    __syncthreads();
+    if (threadIdx.x == 0) osier_release((osier_u8*)last.word, last.number);
+}
+
 // A range of packed bytes, and both memories.
 struct osier_range {
     osier_u8* layout;  // origin of the layout, base included

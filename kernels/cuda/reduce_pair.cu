@@ -46,7 +46,7 @@ static __device__ __forceinline__ osier_u64 osier_key(osier_u64 bits, osier_u32 
     return bits & top ? top - rest : top + rest;
 }
 
-extern "C" __global__ void osier_reduce_pair(osier_reduction plan) {
+extern "C" __global__ void osier_reduce_pair(osier_reduction plan, osier_last last) {
     const osier_copy& sides = plan.sides;
     const bool wide = sides.wide, largest = plan.operation != 0;
     const osier_u32 V = plan.value_bytes, I = plan.index_bytes;
@@ -67,4 +67,5 @@ extern "C" __global__ void osier_reduce_pair(osier_reduction plan) {
         if (better) osier_write_bits(left, b, V, plan.access);
         if (better || (p == q && sooner)) osier_write_bits(left_index, j, I, plan.access);
     }
+    osier_tell(last);
 }

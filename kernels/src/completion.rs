@@ -1,22 +1,34 @@
 //! Completion of a stream's work, seen by the host without the driver.
 //!
 //! A message's progress asks again and again whether its work is done. A query of the driver
-//! takes its locks and some hundred nanoseconds; a word in pinned memory, which the stream
-//! raises behind each event, takes a load. When the word says so the event is asked once,
-//! so that an error is never read as completion.
+//! takes its locks and some hundred nanoseconds; a word in pinned memory takes a load. Who
+//! raises the word:
+//!
+//! ```text
+//! last store   the kernel itself: the launch is all that is queued
+//! event        an event is recorded, and the stream stores the number behind it
+//! ```
+//!
+//! A number that a kernel has stored says that the work before it has succeeded: failed work
+//! runs no kernel behind it. Behind an event, the event is asked once, so that an error is
+//! never read as completion.
 //!
 //! # Invariants
-//! 1. A word and its event are queued together, in the order of the numbers.
-//! 2. What never raises the word, because work before has failed, is found by asking the
-//!    event, now and then.
+//! 1. Numbers are queued in their order: a kernel with its number, an event with the store
+//!    behind it.
+//! 2. What never raises the word, because work has failed, is found by asking the driver, now
+//!    and then: the event, or the stream.
+//! 3. A word gets another owner when the last number that was queued has come.
 //!
 //! # Sources
 //! CUDA Driver API reference 12.0: stream memory operations (a write is behind the work
-//! before it, and its memory visible).
+//! before it, and its memory visible). PTX ISA 8.0, memory consistency model: a release at
+//! system scope behind a barrier covers what all threads of the block have written.
 
 use crate::debug;
 use crate::device::Context;
 use crate::error::Result;
+use crate::launch::Last;
 use crate::stream::Stream;
 use crate::stream_semaphore::{RAISED, Word};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -63,13 +75,36 @@ impl Completion {
             return Ok((recorded, None));
         }
         *last = number;
-        let number = Number {
+        Ok((recorded, Some(self.number(number))))
+    }
+
+    /// Queues a kernel that raises the word with its last store.
+    ///
+    /// # Errors
+    /// Those of `launch`: nothing was queued then.
+    pub fn told_by(self: &Arc<Self>, launch: impl FnOnce(Last) -> Result<()>) -> Result<Number> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = last.wrapping_add(1);
+        launch(Last::new(self.word.address(), number))?;
+        *last = number;
+        Ok(self.number(number))
+    }
+
+    fn number(self: &Arc<Self>, number: u32) -> Number {
+        Number {
             completion: self.clone(),
             number,
             looks: Looks::default(),
             passed: AtomicBool::new(false),
-        };
-        Ok((recorded, Some(number)))
+        }
+    }
+}
+
+impl Drop for Completion {
+    /// Invariant 3: a stream may be dropped before its work is done.
+    fn drop(&mut self) {
+        let last = self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.word.free_at(*last);
     }
 }
 
@@ -110,8 +145,10 @@ impl Looks {
 /// What a word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// It was asked before, and had passed.
+    /// It has passed, and that is known.
     Passed,
+    /// The word has come.
+    Raised,
     /// It is time to ask the driver.
     Ask,
     /// Work is under way.
@@ -124,15 +161,35 @@ impl Number {
         if self.passed.load(Ordering::Acquire) {
             return Seen::Passed;
         }
-        let ahead = self.completion.word.get().wrapping_sub(self.number);
-        let raised = ahead.cast_signed() >= 0;
-        match raised || self.looks.long() {
-            true => Seen::Ask,
+        match self.is_raised() {
+            true => Seen::Raised,
+            false if self.looks.long() => Seen::Ask,
             false => Seen::NotYet,
         }
     }
 
-    /// The driver has said that it has passed.
+    /// How far the word is beyond it.
+    fn ahead(&self) -> i32 {
+        let word = self.completion.word.get();
+        word.wrapping_sub(self.number).cast_signed()
+    }
+
+    /// Whether the word has come.
+    pub fn is_raised(&self) -> bool {
+        self.passed.load(Ordering::Acquire) || self.ahead() >= 0
+    }
+
+    /// Whether a later number has come: the work of this one is over for the driver, too.
+    pub fn is_behind(&self) -> bool {
+        self.ahead() > 0
+    }
+
+    /// The number itself.
+    pub fn value(&self) -> u32 {
+        self.number
+    }
+
+    /// Whoever can tell has said that it has passed.
     pub fn has_passed(&self) {
         self.passed.store(true, Ordering::Release);
     }

@@ -260,7 +260,15 @@ pub(crate) fn note<'a>(
     stream: &Stream,
     touched: impl IntoIterator<Item = &'a Arc<Memory>>,
 ) -> Result<Event> {
-    let event = stream.record()?;
+    note_behind(stream, stream.record()?, touched)
+}
+
+/// Notes an event behind all work of a stream with the memory that the work touches.
+pub(crate) fn note_behind<'a>(
+    stream: &Stream,
+    event: Event,
+    touched: impl IntoIterator<Item = &'a Arc<Memory>>,
+) -> Result<Event> {
     match stream.capture()? {
         Some(id) => stream.context().captures().touch(stream, id, touched)?,
         None => touched

@@ -219,6 +219,51 @@ pub(crate) fn load_user(context: &Context, image: &[u8], entry: &str) -> Result<
     Ok(Kernel::new(context, &driver, function))
 }
 
+/// `osier_last`: the word that a kernel raises with its last store, or none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Last {
+    word: u64,
+    number: u32,
+    unused: u32,
+}
+
+impl Last {
+    /// The word at an address, which gets a number; the grid has one block.
+    pub fn new(word: u64, number: u32) -> Last {
+        Last {
+            word,
+            number,
+            unused: 0,
+        }
+    }
+}
+
+/// Queues a kernel of [`THREADS`] threads a block that takes its word as a second argument.
+///
+/// # Safety
+/// As [`launch`]; the word is pinned memory that stays as long.
+///
+/// # Errors
+/// As [`launch`].
+pub(crate) unsafe fn launch_telling<A: Copy>(
+    stream: &Stream,
+    name: &'static str,
+    grid: u32,
+    argument: &A,
+    last: Last,
+) -> Result<()> {
+    let context = stream.context();
+    let kernel = context.kernels().kernel(context, name)?;
+    let mut arguments = [
+        std::ptr::from_ref(argument).cast_mut().cast::<c_void>(),
+        std::ptr::from_ref(&last).cast_mut().cast::<c_void>(),
+    ];
+    let grid = grid.min(kernel.resident);
+    // SAFETY: the caller's contract.
+    unsafe { launch_function(stream, kernel.function, grid, THREADS, &mut arguments) }
+}
+
 /// Queues one kernel with one argument: `grid` thread blocks of `threads`
 /// threads; of [`THREADS`], at most as many as are resident at once.
 ///

@@ -33,7 +33,7 @@
 //! | `multicast` | [`MulticastGroup`]: one address for memory of several devices |
 //! | `user` | [`Kernel`]: kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
-//! | `completion` | words that streams raise when work of messages is done |
+//! | `completion`, `ending` | words that kernels and streams raise when work of messages is done; who does |
 //! | `callback`, `stream_semaphore` | [`Callback`], [`StreamSemaphore`], [`Valve`]: streams tell the host, and wait for it |
 //! | [`baseline`] | what pack is measured against |
 //! | [`debug`] | `OSIER_DEBUG`: settings for developers |
@@ -54,6 +54,7 @@ pub mod debug;
 mod device;
 mod device_link;
 mod driver;
+mod ending;
 mod error;
 pub mod exchange;
 pub mod files;

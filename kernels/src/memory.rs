@@ -9,7 +9,8 @@
 //!    stream; plain and pinned memory is kept (`kept.rs`), plain memory for later work of
 //!    its stream at once. Other kinds are put aside while work is under way or the host
 //!    holds a stream, and freed by the next allocation, or the next call of [`reap`], that
-//!    finds neither: the driver's call may wait for other work on the device.
+//!    finds neither: the driver's call may wait for other work on the device. A kernel that
+//!    has said that it is done is under way until the driver knows it, too.
 //!
 //! # Sources
 //! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
@@ -665,6 +666,13 @@ impl Retired {
             .all(|(_, event)| event.is_passed().unwrap_or(true))
     }
 
+    /// Whether the driver knows that it is idle.
+    fn is_settled(&self) -> bool {
+        self.uses
+            .iter()
+            .all(|(_, event)| event.is_settled().unwrap_or(true))
+    }
+
     /// Frees it, or gives it back because work is under way or a stream is held by the host:
     /// the driver's free may wait for that, and the host for us.
     fn free_if_idle(self) -> Option<Retired> {
@@ -683,6 +691,9 @@ impl Retired {
         };
         if given {
             return None;
+        }
+        if !self.is_settled() {
+            return Some(self);
         }
         let mut kept = Some(self);
         let _freed = (context.semaphores()).unless_shut(|| kept.take().map(Retired::free));

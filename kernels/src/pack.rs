@@ -14,10 +14,10 @@
 use crate::cache::{Cache, Prepared};
 use crate::copy::note;
 use crate::device::Context;
+use crate::ending::Ending;
 use crate::error::{DeviceError, Result};
-use crate::launch::launch;
 use crate::memory::Memory;
-use crate::plan::arguments::{Argument, Launch, THREADS};
+use crate::plan::arguments::{Argument, Launch};
 use crate::plan::transfer::{PlacedPlan, Transfer, TransferArgument};
 use crate::plan::{Plan, Shape, WIDEST};
 use crate::slice::{After, DeviceSlice, Ordered};
@@ -389,47 +389,35 @@ impl Packer {
         target.check_range(&range)?;
         from.order(stream)?;
         to.order(stream)?;
+        let mut ending = Ending::new(stream);
         let mut queue = |reads: PlacedPlan<'_>, writes: PlacedPlan<'_>, bytes: Range<u64>| {
             // A side of one run is a packed buffer.
             if writes.plan.shape() == Shape::Contiguous {
                 let flat = writes.layout().wrapping_add(bytes.start);
-                return self.queue_packed(
-                    stream,
-                    (true, Engine::Copies),
-                    reads,
-                    flat,
-                    bytes,
-                    blocks,
-                );
+                return self.queue_packed(&mut ending, (true, None), reads, flat, bytes, blocks);
             }
             if reads.plan.shape() == Shape::Contiguous {
                 let flat = reads.layout().wrapping_add(bytes.start);
-                return self.queue_packed(
-                    stream,
-                    (false, Engine::Copies),
-                    writes,
-                    flat,
-                    bytes,
-                    blocks,
-                );
+                return self.queue_packed(&mut ending, (false, None), writes, flat, bytes, blocks);
             }
             let Some(planned) = Transfer::new(reads, writes, bytes) else {
                 return Ok(());
             };
-            let (grid, width) = (self.grid(planned.blocks, blocks), index(planned.width));
+            let blocks = (planned.blocks, self.grid(planned.blocks, blocks));
+            let width = index(planned.width);
             match &planned.argument {
                 TransferArgument::Layouts(argument) => {
                     // SAFETY: the kernel of this argument, which points into memory that
                     // lives until the event noted below has passed: invariant 1.
-                    unsafe { launch(stream, COPY[width], grid, THREADS, argument) }
+                    unsafe { ending.launch(COPY[width], blocks, argument) }
                 }
                 TransferArgument::Transposed(argument) => {
                     // SAFETY: the kernel of this argument, whose memory was checked.
-                    unsafe { launch(stream, TRANSPOSE[width], grid, THREADS, argument) }
+                    unsafe { ending.launch(TRANSPOSE[width], blocks, argument) }
                 }
                 TransferArgument::Periods(argument) => {
                     // SAFETY: the kernel of this argument, whose memory was checked.
-                    unsafe { launch(stream, PERIODS, grid, THREADS, argument) }
+                    unsafe { ending.launch(PERIODS, blocks, argument) }
                 }
             }
         };
@@ -438,7 +426,7 @@ impl Packer {
         let both = self.prepared_both(stream, source, target, pieces, &mut queue);
         let (read, written) = both.inspect_err(|_| noted(stream, touched))?;
         let touched = touched.into_iter();
-        note(stream, touched.chain(read.memory()).chain(written.memory()))
+        ending.note(touched.chain(read.memory()).chain(written.memory()))
     }
 
     /// The plans of two views of which all packed bytes of a range are queued. While the
@@ -534,22 +522,24 @@ impl Packer {
         packed.order(stream)?;
         let flat_at = packed.buffer.address();
         let start = range.start as u64;
+        let (mut ending, how) = (Ending::new(stream), (pack, Some(engine)));
         let mut queue = |place: PlacedPlan<'_>, bytes: Range<u64>| {
             let flat = flat_at + (bytes.start - start);
-            self.queue_packed(stream, (pack, engine), place, flat, bytes, blocks)
+            self.queue_packed(&mut ending, how, place, flat, bytes, blocks)
         };
         let pieces = Pieces::new(&range, 1);
         let prepared = self.prepared_in_parts(stream, &view.buffer, pieces, &mut queue);
         let prepared = prepared.inspect_err(|_| noted(stream, [memory, flat]))?;
-        note(stream, [memory, flat].into_iter().chain(prepared.memory()))
+        ending.note([memory, flat].into_iter().chain(prepared.memory()))
     }
 
     /// Queues one kernel, or copy, between a layout and packed bytes at `flat`;
-    /// the caller has checked both and notes the event behind it.
+    /// the caller has checked both and notes the event behind it. No engine: a copy, but
+    /// where a kernel tells its end.
     fn queue_packed(
         &self,
-        stream: &Stream,
-        (pack, engine): (bool, Engine),
+        ending: &mut Ending<'_>,
+        (pack, engine): (bool, Option<Engine>),
         place: PlacedPlan<'_>,
         flat: u64,
         range: Range<u64>,
@@ -559,34 +549,41 @@ impl Packer {
         let Some(mut planned) = place.plan.launch(tables, place.origin, flat, range) else {
             return Ok(());
         };
-        if let (Argument::Contiguous { offset, bytes }, Engine::Kernel) =
-            (&planned.argument, engine)
-        {
-            planned = Launch::of_run(place.layout() + offset, flat, *bytes);
+        if let Argument::Contiguous { offset, bytes } = planned.argument {
+            let run = Launch::of_run(place.layout() + offset, flat, bytes);
+            let kernel = match engine {
+                Some(engine) => engine == Engine::Kernel,
+                None => ending.tells(run.blocks),
+            };
+            if kernel {
+                planned = run;
+            }
         }
-        let grid = self.grid(planned.blocks, blocks);
+        let blocks = (planned.blocks, self.grid(planned.blocks, blocks));
         let name = kernel(pack, &planned.argument, planned.width);
         match &planned.argument {
             Argument::Contiguous { offset, bytes } => {
                 let inside = place.layout() + offset;
                 let (from, to) = if pack { (inside, flat) } else { (flat, inside) };
                 let driver = self.context.enter()?;
-                // SAFETY: view and range were checked; the memory lives until
-                // the event that the caller notes has passed.
-                unsafe { driver.cuMemcpyAsync(to, from, *bytes as usize, stream.raw()) }
+                ending.queue(|stream| {
+                    // SAFETY: view and range were checked; the memory lives until
+                    // the event that the caller notes has passed.
+                    unsafe { driver.cuMemcpyAsync(to, from, *bytes as usize, stream.raw()) }
+                })
             }
             Argument::Strided(_, argument) => {
                 // SAFETY: as said above; the kernel of this argument.
-                unsafe { launch(stream, name, grid, THREADS, argument) }
+                unsafe { ending.launch(name, blocks, argument) }
             }
             Argument::Transposed(argument) => {
                 let argument = if pack { *argument } else { argument.reversed() };
                 // SAFETY: as said above; the kernel of this argument.
-                unsafe { launch(stream, name, grid, THREADS, &argument) }
+                unsafe { ending.launch(name, blocks, &argument) }
             }
             Argument::General(argument) => {
                 // SAFETY: as said above; the kernel of this argument.
-                unsafe { launch(stream, name, grid, THREADS, argument) }
+                unsafe { ending.launch(name, blocks, argument) }
             }
         }
     }

@@ -7,8 +7,9 @@
 
 use crate::copy::note;
 use crate::device::Context;
+use crate::ending::Ending;
 use crate::error::{DeviceError, Result};
-use crate::launch::{self, launch, launch_function};
+use crate::launch::{self, launch_function};
 use crate::memory::{Kind, Memory};
 use crate::pack::{DeviceView, Packer, Pieces, noted};
 use crate::plan::arguments::{THREADS, Tables};
@@ -88,15 +89,16 @@ impl Packer {
         right.order(stream)?;
         left.order(stream)?;
         let what = (operator, element);
+        let mut ending = Ending::new(stream);
         let mut queue = |reads: PlacedPlan<'_>, writes: PlacedPlan<'_>, bytes: Range<u64>| {
-            self.queue_reduction(stream, what, reads, writes, bytes, blocks)
+            self.queue_reduction(&mut ending, what, reads, writes, bytes, blocks)
         };
         let pieces = Pieces::new(&range, element.size());
         let touched = [source.memory(), target.memory()];
         let both = self.prepared_both(stream, source, target, pieces, &mut queue);
         let (read, written) = both.inspect_err(|_| noted(stream, touched))?;
         let touched = touched.into_iter();
-        note(stream, touched.chain(read.memory()).chain(written.memory()))
+        ending.note(touched.chain(read.memory()).chain(written.memory()))
     }
 
     /// Combines the front of packed bytes as the packed bytes `range` of a view,
@@ -141,15 +143,16 @@ impl Packer {
             origin: source.address().wrapping_sub(range.start as u64),
         };
         let what = (operator, element);
+        let mut ending = Ending::new(stream);
         let mut queue = |writes: PlacedPlan<'_>, bytes: Range<u64>| {
-            self.queue_reduction(stream, what, reads, writes, bytes, blocks)
+            self.queue_reduction(&mut ending, what, reads, writes, bytes, blocks)
         };
         let pieces = Pieces::new(&range, element.size());
         let touched = [source.memory(), target.memory()];
         let written = self.prepared_in_parts(stream, target, pieces, &mut queue);
         let written = written.inspect_err(|_| noted(stream, touched))?;
         let touched = touched.into_iter();
-        note(stream, touched.chain(written.memory()))
+        ending.note(touched.chain(written.memory()))
     }
 
     /// Combines all elements of two slices: `left = left op right`.
@@ -297,7 +300,7 @@ impl Packer {
 
     fn queue_reduction(
         &self,
-        stream: &Stream,
+        ending: &mut Ending<'_>,
         (operator, element): (Operator, Element),
         right: PlacedPlan<'_>,
         left: PlacedPlan<'_>,
@@ -307,10 +310,10 @@ impl Packer {
         let Some(planned) = Reduction::new(operator, element, right, left, bytes)? else {
             return Ok(());
         };
-        let grid = self.grid(planned.blocks, blocks);
+        let blocks = (planned.blocks, self.grid(planned.blocks, blocks));
         // SAFETY: the kernel of this argument; its memory was checked and lives
         // until the event that the caller notes has passed.
-        unsafe { launch(stream, planned.kernel, grid, THREADS, &planned.argument) }
+        unsafe { ending.launch(planned.kernel, blocks, &planned.argument) }
     }
 }
 

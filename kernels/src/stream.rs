@@ -7,13 +7,16 @@
 //!    record it saw, as the driver promises.
 //! 3. A query has three answers: passed, not yet, or an error. An error is never
 //!    read as "not yet".
+//! 4. A point whose number a kernel stores has no event of the driver until somebody needs
+//!    one: a wait of another stream, or of the host. That is recorded then, behind what the
+//!    stream has by then, so it passes late, never early.
 
 use crate::completion::{Completion, Number, Seen};
-use crate::device::Context;
+use crate::device::{Context, Entered};
 use crate::driver::abi;
 use crate::error::{DeviceError, Result};
 use crate::handle::EventHandle;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A queue of work on one device; cheap to clone.
 #[derive(Clone)]
@@ -25,7 +28,7 @@ struct StreamInner {
     owned: bool,
     /// Nobody captures it.
     private: bool,
-    /// Raised behind each record, on a stream for messages.
+    /// Raised behind each record, or by kernels, on a stream for messages.
     completion: Option<Arc<Completion>>,
 }
 
@@ -115,6 +118,17 @@ impl Stream {
         self.0.stream
     }
 
+    /// Whether short kernels of messages tell their end themselves on it, so that nothing is
+    /// queued behind them.
+    pub fn tells_ends(&self) -> bool {
+        self.0.completion.is_some()
+    }
+
+    /// Its word, where it has one.
+    pub(crate) fn completion(&self) -> Option<&Arc<Completion>> {
+        self.0.completion.as_ref()
+    }
+
     /// Where the stream is.
     pub fn context(&self) -> &Context {
         &self.0.context
@@ -145,20 +159,27 @@ impl Stream {
     /// # Errors
     /// The driver refuses.
     pub fn record(&self) -> Result<Event> {
-        let event = Event::pooled(self.context())?;
-        let record = || {
-            let driver = self.context().enter()?;
-            // SAFETY: event and stream live, in one context.
-            unsafe { driver.cuEventRecord(event.raw(), self.raw()) }
+        let (event, number) = match &self.0.completion {
+            Some(completion) => completion.behind(self, || self.record_pooled())?,
+            None => (self.record_pooled()?, None),
         };
-        let number = match &self.0.completion {
-            Some(completion) => completion.behind(self, record)?.1,
-            None => {
-                record()?;
-                None
-            }
+        let mark = Mark::Event {
+            event,
+            pooled: true,
+            number,
         };
-        Ok(event.numbered(number))
+        Ok(Event::with(self.context(), mark))
+    }
+
+    /// An event of the pool, recorded.
+    fn record_pooled(&self) -> Result<abi::Event> {
+        let context = self.context();
+        let event = context.take_event()?;
+        // SAFETY: event and stream live, in one context.
+        let record = |driver: Entered| unsafe { driver.cuEventRecord(event, self.raw()) };
+        let recorded = context.enter().and_then(record);
+        recorded.inspect_err(|_| context.give_event(event))?;
+        Ok(event)
     }
 
     /// Whether what is queued is captured, and runs later.
@@ -198,9 +219,13 @@ impl Stream {
     /// # Errors
     /// The driver refuses.
     pub fn wait(&self, event: &Event) -> Result<()> {
+        if event.is_before(self)? {
+            return Ok(());
+        }
+        let event = event.driver_event()?;
         let driver = self.context().enter()?;
         // SAFETY: event and stream live.
-        unsafe { driver.cuStreamWaitEvent(self.raw(), event.raw(), 0) }
+        unsafe { driver.cuStreamWaitEvent(self.raw(), event, 0) }
     }
 }
 
@@ -239,31 +264,76 @@ pub struct Event(Arc<EventInner>);
 
 struct EventInner {
     context: Context,
-    event: abi::Event,
-    pooled: bool,
-    /// Of a pooled event, which is recorded once.
-    number: Option<Number>,
+    mark: Mark,
+}
+
+/// What tells that a point has passed.
+enum Mark {
+    /// An event of the driver; a pooled one is recorded once, and may have a number behind it.
+    Event {
+        event: abi::Event,
+        pooled: bool,
+        number: Option<Number>,
+    },
+    /// The number that the kernel before it stores; its event, once that was needed:
+    /// invariant 4.
+    Told {
+        stream: Stream,
+        number: Number,
+        event: Mutex<Option<abi::Event>>,
+    },
 }
 
 impl Event {
-    fn pooled(context: &Context) -> Result<Event> {
-        Ok(Event::with(context, context.take_event()?, true))
-    }
-
-    fn with(context: &Context, event: abi::Event, pooled: bool) -> Event {
+    fn with(context: &Context, mark: Mark) -> Event {
         Event(Arc::new(EventInner {
             context: context.clone(),
-            event,
-            pooled,
-            number: None,
+            mark,
         }))
     }
 
-    fn numbered(mut self, number: Option<Number>) -> Event {
-        if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.number = number;
+    /// One of the driver, not of the pool.
+    fn own(context: &Context, event: abi::Event) -> Event {
+        let mark = Mark::Event {
+            event,
+            pooled: false,
+            number: None,
+        };
+        Event::with(context, mark)
+    }
+
+    /// The point behind a kernel that stores this number as the last thing.
+    pub(crate) fn told(stream: &Stream, number: Number) -> Event {
+        let mark = Mark::Told {
+            stream: stream.clone(),
+            number,
+            event: Mutex::new(None),
+        };
+        Event::with(stream.context(), mark)
+    }
+
+    /// The driver's event, recorded now if there is none yet.
+    fn driver_event(&self) -> Result<abi::Event> {
+        let (stream, kept) = match &self.0.mark {
+            Mark::Event { event, .. } => return Ok(*event),
+            Mark::Told { stream, event, .. } => (stream, event),
+        };
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        match *kept {
+            Some(event) => Ok(event),
+            None => Ok(*kept.insert(stream.record_pooled()?)),
         }
-        self
+    }
+
+    /// Whether later work of a stream comes behind it anyway, as far as that is known without
+    /// the driver: it is of the same stream, or has passed. A capture may not rely on what has
+    /// passed; the driver refuses such an event.
+    fn is_before(&self, stream: &Stream) -> Result<bool> {
+        match &self.0.mark {
+            Mark::Event { .. } => Ok(false),
+            Mark::Told { stream: own, .. } if own == stream => Ok(true),
+            Mark::Told { number, .. } => Ok(number.is_raised() && stream.capture()?.is_none()),
+        }
     }
 
     /// An event that other processes can open, recorded on a stream.
@@ -276,10 +346,10 @@ impl Event {
         let mut event = abi::Event::NULL;
         // SAFETY: a place for one event.
         unsafe { driver.cuEventCreate(&mut event, flags) }?;
-        let event = Event::with(stream.context(), event, false);
+        let own = Event::own(stream.context(), event);
         // SAFETY: event and stream live, in one context.
-        unsafe { driver.cuEventRecord(event.raw(), stream.raw()) }?;
-        Ok(event)
+        unsafe { driver.cuEventRecord(event, stream.raw()) }?;
+        Ok(own)
     }
 
     /// Records a [`Event::shared`] event once more: whoever asks from now on asks for this
@@ -288,9 +358,10 @@ impl Event {
     /// # Errors
     /// The driver refuses.
     pub fn record_again(&self, stream: &Stream) -> Result<()> {
+        let event = self.driver_event()?;
         let driver = self.0.context.enter()?;
         // SAFETY: event and stream live.
-        unsafe { driver.cuEventRecord(self.raw(), stream.raw()) }
+        unsafe { driver.cuEventRecord(event, stream.raw()) }
     }
 
     /// What another process opens a [`Event::shared`] event with.
@@ -298,10 +369,11 @@ impl Event {
     /// # Errors
     /// The event is not shared, or the driver refuses.
     pub fn export(&self) -> Result<EventHandle> {
+        let event = self.driver_event()?;
         let driver = self.0.context.enter()?;
         let mut handle = abi::IpcHandle([0; 64]);
         // SAFETY: a place for one handle; the event lives.
-        unsafe { driver.cuIpcGetEventHandle(&mut handle, self.raw()) }?;
+        unsafe { driver.cuIpcGetEventHandle(&mut handle, event) }?;
         Ok(EventHandle(handle.0))
     }
 
@@ -314,11 +386,7 @@ impl Event {
         let mut event = abi::Event::NULL;
         // SAFETY: a place for one event; a wrong handle is refused.
         unsafe { driver.cuIpcOpenEventHandle(&mut event, abi::IpcHandle(handle.0)) }?;
-        Ok(Event::with(context, event, false))
-    }
-
-    pub(crate) fn raw(&self) -> abi::Event {
-        self.0.event
+        Ok(Event::own(context, event))
     }
 
     /// Whether the event has passed.
@@ -326,18 +394,47 @@ impl Event {
     /// # Errors
     /// The work before it failed; not that it is under way.
     pub fn is_passed(&self) -> Result<bool> {
-        match self.0.number.as_ref().map(Number::look) {
-            Some(Seen::Passed) => return Ok(true),
-            Some(Seen::NotYet) => return Ok(false),
-            Some(Seen::Ask) | None => {}
-        }
-        let driver = self.0.context.enter()?;
-        // SAFETY: the event lives.
-        let passed = answer(unsafe { driver.cuEventQuery(self.raw()) });
-        if let (Ok(true), Some(number)) = (&passed, &self.0.number) {
+        let (number, passed) = match &self.0.mark {
+            Mark::Event { event, number, .. } => {
+                match number.as_ref().map(Number::look) {
+                    Some(Seen::Passed) => return Ok(true),
+                    Some(Seen::NotYet) => return Ok(false),
+                    Some(Seen::Raised | Seen::Ask) | None => {}
+                }
+                let driver = self.0.context.enter()?;
+                // SAFETY: the event lives.
+                let passed = answer(unsafe { driver.cuEventQuery(*event) });
+                (number.as_ref(), passed)
+            }
+            Mark::Told { stream, number, .. } => {
+                let passed = match number.look() {
+                    Seen::Passed => return Ok(true),
+                    Seen::NotYet => return Ok(false),
+                    Seen::Raised => Ok(true),
+                    // Later work of the stream may be under way, or the kernel has failed.
+                    Seen::Ask => stream.is_done(),
+                };
+                (Some(number), passed)
+            }
+        };
+        if let (Ok(true), Some(number)) = (&passed, number) {
             number.has_passed();
         }
         passed
+    }
+
+    /// Whether the driver, too, knows that the event has passed: a kernel that has stored its
+    /// number is about to end, and what it used must not be taken from the driver yet.
+    ///
+    /// # Errors
+    /// As [`Event::is_passed`].
+    pub(crate) fn is_settled(&self) -> Result<bool> {
+        match &self.0.mark {
+            Mark::Event { .. } => self.is_passed(),
+            Mark::Told { stream, number, .. } => {
+                Ok(self.is_passed()? && (number.is_behind() || stream.is_done()?))
+            }
+        }
     }
 
     /// Waits on the host until the event has passed.
@@ -345,31 +442,50 @@ impl Event {
     /// # Errors
     /// The work before it failed.
     pub fn synchronize(&self) -> Result<()> {
+        if let Mark::Told { number, .. } = &self.0.mark
+            && number.is_raised()
+        {
+            return Ok(());
+        }
+        let event = self.driver_event()?;
         let driver = self.0.context.enter()?;
         // SAFETY: the event lives.
-        unsafe { driver.cuEventSynchronize(self.raw()) }
+        unsafe { driver.cuEventSynchronize(event) }
     }
 }
 
 impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Event({:p} of device {})",
-            self.raw().0,
-            self.0.context.ordinal()
-        )
+        match &self.0.mark {
+            Mark::Event { event, .. } => {
+                let ordinal = self.0.context.ordinal();
+                write!(f, "Event({:p} of device {ordinal})", event.0)
+            }
+            Mark::Told { stream, number, .. } => {
+                write!(f, "Event({} of {stream:?})", number.value())
+            }
+        }
     }
 }
 
 impl Drop for EventInner {
     fn drop(&mut self) {
-        if self.pooled {
-            return self.context.give_event(self.event);
-        }
+        let event = match &mut self.mark {
+            Mark::Told { event, .. } => {
+                let event = event.get_mut().unwrap_or_else(PoisonError::into_inner);
+                return event
+                    .take()
+                    .into_iter()
+                    .for_each(|event| self.context.give_event(event));
+            }
+            Mark::Event { event, pooled, .. } if *pooled => {
+                return self.context.give_event(*event);
+            }
+            Mark::Event { event, .. } => *event,
+        };
         if let Ok(driver) = self.context.enter() {
             // SAFETY: the last clone goes.
-            let _ = unsafe { driver.cuEventDestroy_v2(self.event) };
+            let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
     }
 }

@@ -47,6 +47,8 @@ const NOT_SUPPORTED: u32 = 801;
 #[derive(Debug, Default)]
 pub(crate) struct StreamSemaphores {
     free: [Mutex<Vec<Free>>; 3],
+    /// Words that a stream still raises, and up to which number.
+    late: Mutex<Vec<(Free, u32)>>,
     /// Semaphores and valves that are shut.
     shut: AtomicUsize,
     /// Held while something waits for the device: no semaphore is made meanwhile. Valves are
@@ -78,6 +80,16 @@ impl StreamSemaphores {
     }
 }
 
+impl StreamSemaphores {
+    /// Frees the words that have come to their last number.
+    fn reap_late(&self, free: &mut Vec<Free>) {
+        let mut late = lock(&self.late);
+        let come =
+            |((page, at), last): &mut (Free, u32)| page.word(*at).load(Ordering::Acquire) == *last;
+        free.extend(late.extract_if(.., come).map(|(word, _)| word));
+    }
+}
+
 type Free = (Arc<Page>, usize);
 
 const SEMAPHORES: usize = 0;
@@ -104,6 +116,12 @@ impl Page {
         });
         Ok((0..WORDS).map(|at| (page.clone(), at)).collect())
     }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        let at = self.host.0.wrapping_add(at * WORD_BYTES);
+        // SAFETY: inside the page, aligned; devices read it, or write it whole.
+        unsafe { AtomicU32::from_ptr(at.cast()) }
+    }
 }
 
 /// Words in pinned memory.
@@ -126,11 +144,16 @@ pub(crate) struct Word {
     page: Arc<Page>,
     at: usize,
     list: usize,
+    /// A stream raises it up to this number.
+    until: Option<u32>,
 }
 
 impl Word {
     pub fn new(context: &Context, list: usize) -> Result<Word> {
         let mut free = lock(&context.semaphores().free[list]);
+        if free.is_empty() && list == RAISED {
+            context.semaphores().reap_late(&mut free);
+        }
         if free.is_empty() {
             *free = Page::fresh(context)?;
         }
@@ -141,13 +164,17 @@ impl Word {
             page,
             at,
             list,
+            until: None,
         })
     }
 
     fn word(&self) -> &AtomicU32 {
-        let at = self.page.host.0.wrapping_add(self.at * WORD_BYTES);
-        // SAFETY: inside the page, aligned; devices read it, or write it whole.
-        unsafe { AtomicU32::from_ptr(at.cast()) }
+        self.page.word(self.at)
+    }
+
+    /// Dropped, it is free when it has come to this number.
+    pub fn free_at(&mut self, last: u32) {
+        self.until = Some(last);
     }
 
     /// What it is.
@@ -196,7 +223,11 @@ impl Word {
 
 impl Drop for Word {
     fn drop(&mut self) {
-        lock(&self.context.semaphores().free[self.list]).push((self.page.clone(), self.at));
+        let (semaphores, word) = (self.context.semaphores(), (self.page.clone(), self.at));
+        match self.until {
+            Some(last) if self.get() != last => lock(&semaphores.late).push((word, last)),
+            _ => lock(&semaphores.free[self.list]).push(word),
+        }
     }
 }
 

@@ -86,7 +86,7 @@ fn agrees(
 #[test]
 fn matrices_by_rows_and_by_columns() {
     let Some(context) = context() else { return };
-    let (stream, packer) = (Stream::new(&context).unwrap(), Packer::new(&context));
+    let (stream, packer) = (Stream::uncaptured(&context).unwrap(), Packer::new(&context));
     let mut random = Random::new(3);
     for word in [1, 2, 4, 8, 16] {
         for (rows, columns, planes) in [(8, 8, 1), (40, 36, 3), (133, 130, 1), (132, 260, 2)] {

@@ -71,7 +71,7 @@ fn agrees(stream: &Stream, layout: &Layout, random: &mut Random) {
 #[test]
 fn long_lists_are_used_in_parts() {
     let Some(context) = context() else { return };
-    let stream = Stream::new(&context).unwrap();
+    let stream = Stream::uncaptured(&context).unwrap();
     let mut random = Random::new(5);
     let pair = Type::basic(Basic::I16);
     let places: Vec<isize> = (0..80_000).map(|i| i * 7919 % 80_021 * 4).collect();

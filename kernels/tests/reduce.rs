@@ -242,7 +242,7 @@ type Layouts = fn(Element, &mut Random) -> Vec<Layout>;
 
 fn run(rounds: usize, layouts: Layouts, elements: impl Iterator<Item = Element>) {
     let Some(context) = context() else { return };
-    let stream = Stream::new(&context).unwrap();
+    let stream = Stream::uncaptured(&context).unwrap();
     let packer = Packer::new(&context);
     for element in elements {
         for operator in Operator::ALL {
