@@ -13,9 +13,11 @@ mod driver;
 #[allow(dead_code)]
 mod support;
 
-use osier::devices::{DeviceSlice, DeviceView, Graph, Pinned, Stream, StreamSemaphore};
+use osier::devices::{
+    After, DeviceSlice, DeviceView, Graph, Ordered, Pinned, Stream, StreamSemaphore,
+};
 use osier::testing::{Network, ranks_on};
-use osier::{Communicator, Layout, Type, View, ViewMut};
+use osier::{Communicator, IN_PLACE, Layout, Op, Type, View, ViewMut};
 use osier_kernels::debug::Debug as _;
 use std::sync::Mutex;
 use support::{Watchdog, pattern};
@@ -63,22 +65,119 @@ fn messages_make_no_call_that_waits_for_the_device() {
     let Some(library) = driver::emulated() else {
         return;
     };
-    let prefix = std::env::temp_dir().join(format!("osier-calls-{}", std::process::id()));
+    let told = traced("child_that_is_traced", &library);
+    assert!(told.contains("calls in a later pass"), "{told}");
+}
+
+/// Runs a child that reads what calls it makes; what it says.
+fn traced(child: &str, library: &std::path::Path) -> String {
+    let prefix = std::env::temp_dir().join(format!("osier-{child}-{}", std::process::id()));
     let run = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_that_is_traced",
-            "--ignored",
-            "--nocapture",
-        ])
-        .debug("cuda-library", &library)
+        .args(["--exact", child, "--ignored", "--nocapture"])
+        .debug("cuda-library", library)
+        .debug("device-reductions", "device")
         .env("OSIER_EMULATED_TRACE", &prefix)
         .output()
         .unwrap();
-    let told = [run.stdout, run.stderr].concat();
-    let told = String::from_utf8_lossy(&told);
+    let told = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
     assert!(run.status.success() && told.contains("1 passed"), "{told}");
-    assert!(told.contains("calls in a later pass"), "{told}");
+    told
+}
+
+/// What a short message has done on a device is a launch, and nothing behind it.
+#[test]
+fn work_of_a_short_message_is_one_launch() {
+    if let Some(library) = driver::emulated() {
+        traced("child_with_short_messages", &library);
+    }
+}
+
+#[test]
+#[ignore = "run by work_of_a_short_message_is_one_launch"]
+fn child_with_short_messages() {
+    let context = driver::context().unwrap();
+    let prefix = std::env::var("OSIER_EMULATED_TRACE").unwrap();
+    let trace = format!("{prefix}.{}", std::process::id());
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 2, |comm| {
+        let stream = Stream::new(&context).unwrap();
+        let device = driver::upload(&stream, &pattern(64 << 10, comm.rank()));
+        stream.synchronize().unwrap();
+        let mut host = vec![0u8; 64 << 10];
+        // Packs and unpacks through the ring; longer ones are one copy between devices.
+        let kinds = [
+            (400, 2, [2, 1, 1]),
+            (400, 1, [2, 1, 1]),
+            (12_000, 2, [1; 3]),
+        ];
+        for (bytes, stride, launches) in kinds {
+            let number = Type::basic(osier::datatype::Basic::F32);
+            let numbers = Type::vector(bytes / 4, 1, stride, &number).unwrap();
+            let layout = numbers.commit().unwrap();
+            let view = DeviceView::new(&device, 0, &layout, 1).unwrap();
+            for (ends, launches) in [(true, true), (true, false), (false, true)]
+                .into_iter()
+                .zip(launches)
+            {
+                let mut exchange = |tag: usize| match (comm.rank(), ends) {
+                    (0, (true, _)) => {
+                        let view = Ordered::new(view.clone(), After::Now);
+                        comm.send(&view, 1, tag).unwrap();
+                    }
+                    (0, _) => {
+                        let view = View::new(&host, 0, &layout, 1).unwrap();
+                        comm.send(&view, 1, tag).unwrap();
+                    }
+                    (_, (_, true)) => {
+                        let mut view = Ordered::new(view.clone(), After::Now);
+                        comm.recv(&mut view, 0, tag).unwrap();
+                    }
+                    _ => {
+                        let mut view = ViewMut::new(&mut host, 0, &layout, 1).unwrap();
+                        comm.recv(&mut view, 0, tag).unwrap();
+                    }
+                };
+                exchange(0);
+                comm.barrier().unwrap();
+                let begun = std::fs::metadata(&trace).unwrap().len() as usize;
+                comm.barrier().unwrap();
+                exchange(1);
+                comm.barrier().unwrap();
+                let calls = std::fs::read_to_string(&trace).unwrap();
+                let calls: Vec<&str> = calls[begun..].lines().collect();
+                let count = |name| calls.iter().filter(|call| call.starts_with(name)).count();
+                let what = format!("{bytes} bytes, {stride}, {ends:?}: {calls:?}");
+                assert_eq!(count("cuLaunchKernel"), launches, "{what}");
+                assert_eq!(count("cuMemcpy"), 0, "{what}");
+                assert_eq!(count("cuEventRecord"), 0, "{what}");
+                assert_eq!(count("cuStreamWriteValue"), 0, "{what}");
+                comm.barrier().unwrap();
+            }
+        }
+        // Steps of collectives are messages, copies and sums.
+        let numbers = vec![0; 400];
+        let numbers = driver::upload(&stream, &numbers);
+        stream.synchronize().unwrap();
+        let layout = Type::contiguous(100, &Type::basic(osier::datatype::Basic::F32));
+        let layout = layout.unwrap().commit().unwrap();
+        let view = DeviceView::new(&numbers, 0, &layout, 1).unwrap();
+        let mut all = Ordered::new(view, After::Now);
+        let mut sum = || comm.allreduce(&IN_PLACE, &mut all, Op::Sum).unwrap();
+        (0..3).for_each(|_| sum());
+        comm.barrier().unwrap();
+        let begun = std::fs::metadata(&trace).unwrap().len() as usize;
+        comm.barrier().unwrap();
+        sum();
+        comm.barrier().unwrap();
+        let calls = std::fs::read_to_string(&trace).unwrap();
+        let calls: Vec<&str> = calls[begun..].lines().collect();
+        let count = |name| calls.iter().filter(|call| call.starts_with(name)).count();
+        assert!(count("cuLaunchKernel") >= 2, "{calls:?}");
+        assert_eq!(count("cuStreamWriteValue"), 0, "{calls:?}");
+        assert_eq!(count("cuEventRecord"), 0, "{calls:?}");
+        comm.barrier().unwrap();
+    });
+    let _ = std::fs::remove_file(trace);
 }
 
 /// What one rank sends and receives with.

@@ -112,7 +112,7 @@ impl Inbound {
         Ok(Inbound {
             devices: devices.clone(),
             blocks: lent.device.model.unpack_blocks(end.class),
-            engine: engine(&devices.model(), end, Move::Empty, bytes),
+            engine: engine(&devices.model(), Some(&lent), end, Move::Empty, bytes),
             lent,
             late: Late::of(&view),
             view,

@@ -31,9 +31,12 @@ use crate::protocol::device::{Between, End, Means, Model, Move, SHORT_BYTES};
 use osier_kernels::{DeviceError, DeviceView, Engine, Ordered, Stream};
 use std::sync::Arc;
 
-/// What moves a message of one run: for short ones whichever is quicker to begin.
-fn engine(model: &Model, end: End, what: Move, bytes: usize) -> Engine {
-    match bytes <= SHORT_BYTES && model.means(end, what, bytes, false).0 == Means::Kernel {
+/// What moves a message of one run: short ones a kernel where that tells its end itself, for
+/// behind a copy come an event and a store; else whichever is quicker to begin.
+fn engine(model: &Model, lent: Option<&Lent>, end: End, what: Move, bytes: usize) -> Engine {
+    let tells = lent.is_some_and(|lent| lent.stream().is_ok_and(Stream::tells_ends));
+    let quicker = || model.means(end, what, bytes, false).0 == Means::Kernel;
+    match bytes <= SHORT_BYTES && (tells || quicker()) {
         true => Engine::Kernel,
         false => Engine::Copies,
     }

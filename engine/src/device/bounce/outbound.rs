@@ -86,7 +86,13 @@ impl Outbound {
                 .as_ref()
                 .map(|(l, _)| l.device.model.pack_blocks(end.class)),
             late: from.as_ref().map_or(Late::never(), |(_, v)| Late::of(v)),
-            engine: engine(&devices.model(), end, Move::Fill, bytes),
+            engine: engine(
+                &devices.model(),
+                from.as_ref().map(|(lent, _)| lent),
+                end,
+                Move::Fill,
+                bytes,
+            ),
             from,
             plan: devices.model().pieces(end, bytes),
             claim,
