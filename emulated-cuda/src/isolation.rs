@@ -40,7 +40,9 @@ pub enum Isolation {
 pub enum Wanted {
     /// Keys where the processor has enough, else windows.
     Keys,
+    /// Windows.
     Windows,
+    /// None.
     Open,
 }
 
