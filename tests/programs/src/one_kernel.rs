@@ -313,7 +313,9 @@ fn death(comm: &Communicator) {
     let mut into = floats(&there).after_stream(&stream);
     let e = comm.allreduce(&IN_PLACE, &mut into, Op::Sum);
     let e = e.expect_err("a rank is dead");
-    assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
+    // Others may have left by now, for the same reason.
+    let kinds = [ErrorKind::RankDead, ErrorKind::Closed];
+    assert!(kinds.contains(&e.kind()), "{e}");
 }
 
 /// Rank 1 comes late.
