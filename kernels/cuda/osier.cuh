@@ -99,13 +99,39 @@ struct osier_range {
     osier_u32 chunk;   // words that a warp takes at once; kernels of strides have no use for it
 };
 
+// Four words of a thread, a thread block apart, as far as there are any: all are read before
+// the first is written. Where all are there no word is asked for, so that the loads are
+// under way together.
+template <int W, bool PACK, bool ALL, class I, class N>
+static __device__ __forceinline__ void osier_move_items(const osier_range& range, const N& nest, I at, I end) {
+    typedef typename osier_word<W>::type word;
+    const int ITEMS = 4;
+    const I apart = (I)blockDim.x;
+    osier_u8* const packed = range.packed - range.start;
+    word moved[ITEMS];
+    osier_u8* there[ITEMS];
+#pragma unroll
+    for (int k = 0; k < ITEMS; k++) {
+        const I number = at + (I)k * apart;
+        if (ALL || number < end) {
+            osier_u8* const inside = range.layout + nest.at(number);
+            osier_u8* const outside = packed + (osier_u64)number * W;
+            moved[k] = *(const word*)(PACK ? inside : outside);
+            there[k] = PACK ? outside : inside;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < ITEMS; k++) {
+        if (ALL || at + (I)k * apart < end) *(word*)there[k] = moved[k];
+    }
+}
+
 // Moves all words of a range, then its ragged ends byte by byte. `nest.at(word)`
 // is the offset of a word in the layout; both memories suit W. Four words of a
 // thread are under way at a time, a thread block apart, so that each of the four
 // accesses of a warp is one run on the packed side.
 template <int W, bool PACK, class I, class N>
 static __device__ __forceinline__ void osier_move(const osier_range& range, const N& nest) {
-    typedef typename osier_word<W>::type word;
     const int ITEMS = 4;
     const osier_u64 first = (range.start + (W - 1)) / W;
     const osier_u64 last = range.end / W;
@@ -114,24 +140,9 @@ static __device__ __forceinline__ void osier_move(const osier_range& range, cons
         const I end = (I)last;
         const I apart = (I)blockDim.x;
         const I step = (I)gridDim.x * apart * ITEMS;
-        for (I at = (I)first + (I)blockIdx.x * apart * ITEMS + (I)threadIdx.x; at < end; at += step) {
-            word moved[ITEMS];
-            osier_u8* there[ITEMS];
-#pragma unroll
-            for (int k = 0; k < ITEMS; k++) {
-                const I number = at + (I)k * apart;
-                if (number < end) {
-                    osier_u8* const inside = range.layout + nest.at(number);
-                    osier_u8* const outside = packed + (osier_u64)number * W;
-                    moved[k] = *(const word*)(PACK ? inside : outside);
-                    there[k] = PACK ? outside : inside;
-                }
-            }
-#pragma unroll
-            for (int k = 0; k < ITEMS; k++) {
-                if (at + (I)k * apart < end) *(word*)there[k] = moved[k];
-            }
-        }
+        I at = (I)first + (I)blockIdx.x * apart * ITEMS + (I)threadIdx.x;
+        for (; at < end && end - at > (ITEMS - 1) * apart; at += step) osier_move_items<W, PACK, true>(range, nest, at, end);
+        if (at < end) osier_move_items<W, PACK, false>(range, nest, at, end);
     }
     // Fewer than W bytes before the first word, fewer than W behind the last.
     if (W > 1 && blockIdx.x == 0 && threadIdx.x < 2 * W) {
