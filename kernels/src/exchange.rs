@@ -36,7 +36,7 @@ use crate::plan::arguments::THREADS;
 use crate::plan::reduction::of_words;
 use crate::slice::{DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
-use crate::stream_semaphore::{RAISED, Word};
+use crate::stream_semaphore::{KernelWaits, RAISED, Word};
 use osier_datatype::{Element, Operator};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -212,13 +212,16 @@ impl Verdict {
     }
 }
 
-/// A launch.
+/// A launch. While it is kept nothing of this crate waits for the whole device.
 #[derive(Clone, Debug)]
 pub struct Exchanged {
     /// Passes behind it.
     event: Event,
     word: Arc<Word>,
     looks: Looks,
+    /// Until the caller knows its end.
+    #[allow(dead_code, reason = "it is only kept")]
+    waits: Arc<KernelWaits>,
 }
 
 impl Exchanged {
@@ -502,10 +505,15 @@ impl Exchange {
         if let Some((last, _)) = launched.under_way.back() {
             stream.wait(last)?;
         }
+        let waits = Arc::new(KernelWaits::begin(&self.context));
         let event = self.enqueue(stream, sides, what, &word)?;
         launched.under_way.push_back((event.clone(), word.clone()));
-        let looks = Looks::default();
-        Ok(Exchanged { event, word, looks })
+        Ok(Exchanged {
+            event,
+            word,
+            looks: Looks::default(),
+            waits,
+        })
     }
 
     fn enqueue(

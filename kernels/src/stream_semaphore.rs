@@ -49,7 +49,7 @@ pub(crate) struct StreamSemaphores {
     free: [Mutex<Vec<Free>>; 3],
     /// Words that a stream still raises, and up to which number.
     late: Mutex<Vec<(Free, u32)>>,
-    /// Semaphores and valves that are shut.
+    /// Semaphores and valves that are shut, and kernels that wait for other ranks.
     shut: AtomicUsize,
     /// Held while something waits for the device: no semaphore is made meanwhile. Valves are
     /// shut by the driver's threads, which must not wait.
@@ -270,6 +270,29 @@ impl Drop for StreamSemaphore {
     fn drop(&mut self) {
         self.place.set(self.turn);
         let semaphores = self.place.context.semaphores();
+        semaphores.shut.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A kernel that waits for other ranks: while it lives nothing waits for the whole device,
+/// as invariant 3 says of semaphores.
+#[derive(Debug)]
+pub(crate) struct KernelWaits(Context);
+
+impl KernelWaits {
+    /// Before the kernel is launched.
+    pub fn begin(context: &Context) -> KernelWaits {
+        let semaphores = context.semaphores();
+        let waiting = lock(&semaphores.waiting);
+        semaphores.shut.fetch_add(1, Ordering::SeqCst);
+        drop(waiting);
+        KernelWaits(context.clone())
+    }
+}
+
+impl Drop for KernelWaits {
+    fn drop(&mut self) {
+        let semaphores = self.0.semaphores();
         semaphores.shut.fetch_sub(1, Ordering::SeqCst);
     }
 }
