@@ -77,6 +77,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ),
     ("Spot::", "not public"),
     ("Captured::", "not public"),
+    ("InGraph::", "not public"),
 ];
 
 /// Functions that macros define.

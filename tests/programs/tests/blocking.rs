@@ -113,6 +113,11 @@ const WAITS: &[Wait] = &[
         Told("a device may do anything: OSIER_STALL tells"),
     ),
     (
+        "src/coll/one_kernel.rs",
+        "await_exchanged",
+        Ends("all ranks launch the same kernels in the same call, or say that they cannot"),
+    ),
+    (
         "src/p2p/enqueue/once.rs",
         "make_room",
         Told("a device may do anything: OSIER_STALL tells"),
