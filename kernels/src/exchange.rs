@@ -182,6 +182,8 @@ struct Launched {
     stopped: bool,
     /// Whose words the device may still write.
     under_way: VecDeque<(Event, Arc<Word>)>,
+    /// Where the last one was.
+    last: Option<Stream>,
     /// Those that launches of a graph write, and the last captured one's event.
     in_graph: Option<(Event, Vec<Arc<Word>>)>,
 }
@@ -502,12 +504,15 @@ impl Exchange {
         if launched.stopped {
             return Err(DeviceError::Unavailable("the exchange was stopped".into()));
         }
-        if let Some((last, _)) = launched.under_way.back() {
+        if let Some((last, _)) = launched.under_way.back()
+            && launched.last.as_ref() != Some(stream)
+        {
             stream.wait(last)?;
         }
         let waits = Arc::new(KernelWaits::begin(&self.context));
         let event = self.enqueue(stream, sides, what, &word)?;
         launched.under_way.push_back((event.clone(), word.clone()));
+        launched.last = Some(stream.clone());
         Ok(Exchanged {
             event,
             word,
