@@ -3,6 +3,7 @@
 //! # Invariants
 //! 1. A descriptor under a number that no call waits for, or from another process than
 //!    the one that was asked, is closed at once.
+//! 2. What has come when its number is forgotten is closed, too: none stays in the socket.
 
 use super::lock;
 use osier_kernels::handle::Piece;
@@ -56,15 +57,7 @@ impl Descriptors {
     /// All that was asked for by a number, once it is there.
     pub fn take(&self, number: u64) -> Option<Vec<Piece>> {
         let mut inner = lock(&self.0);
-        let inner = &mut *inner;
-        while let Some(some) = inner.socket.as_ref()?.receive() {
-            if let Some(awaited) = inner.awaited.get_mut(&some.number)
-                && awaited.of.is_none_or(|process| process == some.process)
-            {
-                awaited.pieces.extend(some.pieces);
-                awaited.whole = some.left == 0;
-            }
-        }
+        inner.receive();
         if !inner.awaited.get(&number)?.whole {
             return None;
         }
@@ -78,7 +71,27 @@ impl Descriptors {
 
     /// Nobody waits for a number any more.
     pub fn forget(&self, number: u64) {
-        lock(&self.0).awaited.remove(&number);
+        let mut inner = lock(&self.0);
+        if inner.awaited.remove(&number).is_some() {
+            inner.receive();
+        }
+    }
+}
+
+impl Inner {
+    /// Sorts what has come by number.
+    fn receive(&mut self) {
+        let Some(socket) = &self.socket else {
+            return;
+        };
+        while let Some(some) = socket.receive() {
+            if let Some(awaited) = self.awaited.get_mut(&some.number)
+                && awaited.of.is_none_or(|process| process == some.process)
+            {
+                awaited.pieces.extend(some.pieces);
+                awaited.whole = some.left == 0;
+            }
+        }
     }
 }
 
@@ -112,5 +125,20 @@ mod tests {
         assert!(all.take(d).is_some() && all.take(e).is_none());
         all.forget(e);
         assert!(lock(&all.0).awaited.is_empty());
+    }
+
+    #[test]
+    fn what_is_forgotten_is_closed() {
+        let all = Descriptors::default();
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let [(a, name), (b, _)] = [(); 2].map(|()| all.ask(None).expect("a socket"));
+        cuda_ipc::send(&name, a, &[(1, writer.into())]).expect("sent");
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        cuda_ipc::send(&name, b, &[(2, file.into())]).expect("sent");
+        all.forget(a);
+        // The last writer is gone.
+        let read = std::io::Read::read(&mut reader, &mut [0]);
+        assert_eq!(read.expect("an end"), 0);
+        assert_eq!(all.take(b).expect("it came meanwhile")[0].0, 2);
     }
 }
