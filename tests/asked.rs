@@ -16,7 +16,7 @@
 //! | `sass` | folder of disassembled kernels | `inspect` of the kernels |
 //! | `hang-seeds` | seeds of the verdict on hangs | unit tests of the engine |
 //! | `collective-seeds` | seeds of jobs that lose a rank | `processes` |
-//! | `first-step` | where a sample of deaths begins | `device_deaths` |
+//! | `first-step` | where a sample of deaths begins | `device_deaths`, `one_kernel` |
 //! | `skip` | what tests may do without, of the keys in `tests/needs.rs` | all that use it |
 
 /// Each key, for what is not known to be refused.

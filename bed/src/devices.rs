@@ -46,6 +46,14 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
     }
 }
 
+/// Whether reductions that are one kernel of each rank store by multicast here: those of
+/// calls, then those of each graph.
+pub fn exchanges_by_multicast(comm: &Communicator) -> Vec<bool> {
+    let lane = lane(runs_on(comm)).lock();
+    let exchanges = lane.executor.exchanges();
+    exchanges.map(|exchange| exchange.has_multicast()).collect()
+}
+
 /// What messages of devices hold of a rank now: nothing, when they are over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {

@@ -370,6 +370,11 @@ impl Exchange {
         Ok(())
     }
 
+    /// Whether it stores by multicast, where there are kernels.
+    pub fn has_multicast(&self) -> bool {
+        self.multicast.is_some()
+    }
+
     /// The device.
     pub fn context(&self) -> &Context {
         &self.context

@@ -14,7 +14,8 @@
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
 //! | `spaces` | whether all ranks' buffers lie on devices |
-//! | `one_kernel` | inboxes for reductions in one kernel of each rank: opened, measured |
+//! | `inboxes` | inboxes for reductions in one kernel of each rank: who opens them, by multicast or not |
+//! | `one_kernel` | such reductions: when inboxes are opened, what they cost |
 //! | `placement` | what of a rank's memory stays on devices, what goes through the host |
 //! | `ask` | what a call asks for |
 //! | `agree` | whether all ranks ask for the same, where that is checked |
@@ -31,6 +32,7 @@ mod ask;
 mod blocking;
 mod enqueued;
 mod in_flight;
+mod inboxes;
 mod inline;
 mod nonblocking;
 mod one_kernel;

@@ -1,4 +1,4 @@
-//! Reductions in one kernel of each rank's device: who opens the inboxes, and what they cost.
+//! Reductions in one kernel of each rank's device: when inboxes are opened, and what they cost.
 //!
 //! Where all ranks know that their memory lies on devices, and each has one of its own, they
 //! open each other's inboxes and measure a few reductions. From then on the plan of one kernel
@@ -6,8 +6,7 @@
 //! times decide.
 //!
 //! # Invariants
-//! 1. Either all ranks of a communicator have opened all inboxes, or none uses its own.
-//! 2. All ranks know the same costs: the longest of any.
+//! 1. All ranks know the same costs: the longest of any.
 
 use super::ask::Ask;
 use crate::comm::Communicator;
@@ -18,7 +17,6 @@ use osier_engine::device::UnderWay;
 use osier_engine::error::{Error, Result};
 use osier_engine::exec::executor::{Driver, NOBODY};
 use osier_engine::exec::memory::Pieces;
-use osier_engine::exec::one_kernel::{Inbox, OFFER_WORDS, Owner};
 use osier_engine::exec::program::RunsOn;
 use osier_kernels::exchange::{Combination, Exchange, Exchanged, MOST_BYTES, Verdict};
 use osier_kernels::{Context, DeviceError, DeviceSlice, DeviceView, Ordered, Stream};
@@ -196,41 +194,6 @@ impl Communicator {
             ns: Piecewise::through(&points),
             most_bytes: MOST_BYTES as u64,
         }))
-    }
-
-    /// An exchange of all ranks, with inboxes of its own. None: a rank has no device, or
-    /// cannot open what another offers. Collective.
-    #[track_caller]
-    pub(crate) fn exchange_on(&self, on: Option<&Context>) -> Result<Option<Arc<Exchange>>> {
-        // Who can open none of another process offers none.
-        let shares = |peer: usize| self.lane().lock().shares_devices(peer as u32);
-        let owners: Vec<Option<bool>> = (0..self.size()).map(shares).collect();
-        let inbox = match owners.iter().all(Option::is_some) {
-            true => on.map(Inbox::new),
-            false => None,
-        };
-        let inbox = inbox.and_then(std::result::Result::ok);
-        let offer = inbox.as_ref().and_then(|inbox| inbox.offer().ok());
-        let mut offers = vec![[0u64; OFFER_WORDS]; self.size()];
-        offers[self.rank()] = offer.unwrap_or_default();
-        let mut words = offers.concat();
-        self.allreduce_in_place(&mut words, &crate::Op::Max)?;
-        for (offer, words) in offers.iter_mut().zip(words.chunks_exact(OFFER_WORDS)) {
-            offer.copy_from_slice(words);
-        }
-        let group = self.group();
-        let owner = |rank: usize| Owner {
-            world: group.world_ranks().nth(rank).unwrap_or(rank) as u32,
-            here: owners[rank] == Some(true),
-        };
-        let opened = inbox.as_ref().and_then(|inbox| {
-            let devices = &self.core().devices;
-            inbox.exchange(devices, self.rank(), &offers, owner).ok()
-        });
-        // All have opened what this rank offers, or said that they cannot.
-        let mut fails = [u32::from(opened.is_none())];
-        self.allreduce_in_place(&mut fails, &crate::Op::Max)?;
-        Ok(opened.filter(|_| fails[0] == 0).map(Arc::new))
     }
 
     /// The shortest time of a reduction here, of each length, in ns.

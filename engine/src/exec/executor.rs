@@ -327,8 +327,16 @@ impl Executor {
 
     /// A graph has an exchange of its own, whose waits end when a rank does.
     pub fn exchange_in_graph(&mut self, exchange: &Arc<Exchange>) {
-        self.captured.retain(|one| one.strong_count() > 0);
+        // Calls of one graph have one in common.
+        let other = |one: &Weak<Exchange>| one.as_ptr() != Arc::as_ptr(exchange);
+        (self.captured).retain(|one| one.strong_count() > 0 && other(one));
         self.captured.push(Arc::downgrade(exchange));
+    }
+
+    /// Of calls, and of graphs that live.
+    pub fn exchanges(&self) -> impl Iterator<Item = Arc<Exchange>> + '_ {
+        let captured = self.captured.iter().filter_map(Weak::upgrade);
+        self.exchange.iter().cloned().chain(captured)
     }
 
     /// A rank has ended: launches of graphs do not wait for it.

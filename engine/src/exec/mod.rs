@@ -7,6 +7,7 @@
 //! step                            rules of a step, for the executor and inline schedules
 //! executor                        runs in flight: steps become operations of a lane
 //! inline                          short plans, run within a blocking call
+//! inbox                           where ranks write for reductions in one kernel each
 //! one_kernel                      reductions that are one kernel of each rank
 //! ```
 //!
@@ -26,6 +27,7 @@
 pub mod executor;
 pub mod foreign;
 pub mod graph;
+pub mod inbox;
 pub mod inline;
 pub mod lower;
 pub mod memory;

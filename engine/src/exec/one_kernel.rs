@@ -1,5 +1,4 @@
-//! Reductions to all ranks in one kernel each: inboxes of the ranks of a communicator, and
-//! launches in flight.
+//! Reductions to all ranks in one kernel each: launches in flight.
 //!
 //! The kernel reads and writes memory of its device without gaps. Anything else goes through
 //! pinned memory, which it reaches: bytes are packed there before, and unpacked behind.
@@ -7,8 +6,7 @@
 //! # Invariants
 //! 1. A launch is queued in the call that begins it, whatever memory it is for: launches of
 //!    an exchange come in the order of the calls, which all ranks have alike.
-//! 2. A rank offers its inbox until all ranks have said whether they opened it.
-//! 3. Views are the run's from its start to its end (invariant 2 of `run`); pinned memory has
+//! 2. Views are the run's from its start to its end (invariant 2 of `run`); pinned memory has
 //!    as many bytes, and is the launch's.
 
 use crate::device::direct::Direct;
@@ -16,115 +14,14 @@ use crate::device::{Devices, UnderWay};
 use crate::view::RawView;
 use osier_datatype::{Basic, Layout, Type};
 use osier_kernels::exchange::{Combination, Exchange, Exchanged, Verdict};
-use osier_kernels::handle::Key;
 use osier_kernels::{
     After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Words in which a rank offers its inbox.
-pub const OFFER_WORDS: usize = 2 + Key::WIRE_BYTES.div_ceil(8);
-
 /// Between two questions whether a peer is lost.
 const ASKS: Duration = Duration::from_millis(1);
-
-/// The inbox of this rank.
-#[derive(Debug)]
-pub struct Inbox {
-    context: Context,
-    memory: Arc<Memory>,
-}
-
-/// Whose inbox it is.
-#[derive(Clone, Copy, Debug)]
-pub struct Owner {
-    /// Its rank in the job.
-    pub world: u32,
-    /// It is a thread of this process.
-    pub here: bool,
-}
-
-impl Inbox {
-    /// On a device.
-    ///
-    /// # Errors
-    /// The device has no room, or the driver refuses.
-    pub fn new(context: &Context) -> Result<Inbox, DeviceError> {
-        let memory = Exchange::inbox(&Stream::uncaptured(context)?)?;
-        let context = context.clone();
-        Ok(Inbox { context, memory })
-    }
-
-    /// What the others open it by; none is all zeros.
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn offer(&self) -> Result<[u64; OFFER_WORDS], DeviceError> {
-        let start = self.memory.address();
-        let key = Key::of(&self.memory, start..start + self.memory.bytes() as u64)?;
-        let mut words = [0; OFFER_WORDS];
-        words[0] = 1;
-        // Of use to threads of this process alone.
-        words[1] = Arc::as_ptr(&self.memory) as u64;
-        for (word, bytes) in words[2..].iter_mut().zip(key.to_wire().chunks(8)) {
-            let mut eight = [0; 8];
-            eight[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(eight);
-        }
-        Ok(words)
-    }
-
-    /// Opens the inboxes that all ranks offer, this one of rank `rank` among them.
-    ///
-    /// # Errors
-    /// One was not offered, or cannot be opened or reached; no more exchanges fit on the
-    /// device; the driver refuses.
-    pub fn exchange(
-        &self,
-        devices: &Devices,
-        rank: usize,
-        offers: &[[u64; OFFER_WORDS]],
-        owner: impl Fn(usize) -> Owner,
-    ) -> Result<Exchange, DeviceError> {
-        let open = |(of, words): (usize, &[u64; OFFER_WORDS])| {
-            if of == rank {
-                return Ok(self.memory.clone());
-            }
-            self.open(devices, owner(of), words)
-        };
-        let all: Result<Vec<_>, _> = offers.iter().enumerate().map(open).collect();
-        Exchange::new(&self.context, rank, all?)
-    }
-
-    fn open(
-        &self,
-        devices: &Devices,
-        owner: Owner,
-        words: &[u64; OFFER_WORDS],
-    ) -> Result<Arc<Memory>, DeviceError> {
-        let unavailable = |why: &str| DeviceError::Unavailable(why.into());
-        if words[0] == 0 {
-            return Err(unavailable("a rank has no inbox"));
-        }
-        if owner.here {
-            let memory = words[1] as *const Memory;
-            // SAFETY: invariant 2: its owner, a thread of this process, has it still.
-            unsafe { Arc::increment_strong_count(memory) };
-            // SAFETY: invariant 2: the count was raised for this one.
-            return Ok(unsafe { Arc::from_raw(memory) });
-        }
-        let bytes: Vec<u8> = words[2..]
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .collect();
-        let key = Key::from_wire(&bytes[..Key::WIRE_BYTES]);
-        let key = key.ok_or_else(|| unavailable("an offer that is no key"))?;
-        let opener = (owner.world, self.context.ordinal());
-        let opened = devices.open(opener, &self.context, &key, &[])?;
-        opened.ok_or_else(|| unavailable("no room for another mapping"))
-    }
-}
 
 /// A launch in flight.
 #[derive(Debug)]
@@ -262,7 +159,7 @@ impl Exchanging {
             }
             Behind::Host(pinned, into) if verdict == Verdict::Fine => {
                 let from = host(pinned)?;
-                // SAFETY: invariant 3: as many bytes as the view has, which the kernel has
+                // SAFETY: invariant 2: as many bytes as the view has, which the kernel has
                 // written.
                 unsafe { into.unpack(0..into.bytes(), from) };
             }
@@ -310,7 +207,7 @@ fn pack(
     let bytes = from.bytes();
     let Some(memory) = from.as_device().filter(|_| bytes > 0) else {
         let to = host(pinned)?;
-        // SAFETY: invariant 3: as many bytes as the view has.
+        // SAFETY: invariant 2: as many bytes as the view has.
         unsafe { from.pack(0..bytes, to) };
         return Ok(None);
     };

@@ -246,6 +246,11 @@ impl Lane {
         (sharing.process || sharing.devices).then_some(sharing.process)
     }
 
+    /// The process that a peer is of, if its number counts here.
+    pub fn process_id(&self, peer: u32) -> Option<u32> {
+        self.port.links.sharing(peer).process_id
+    }
+
     /// Name of the transport to a peer.
     pub fn transport(&self, peer: u32) -> &'static str {
         self.port.links.transport(peer)

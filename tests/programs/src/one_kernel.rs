@@ -5,7 +5,7 @@ use osier::datatype::Basic;
 use osier::devices::{DeviceSlice, DeviceView, Graph, Stream, copy};
 use osier::model::DeviceCalls;
 use osier::{Communicator, ErrorKind, IN_PLACE, Op, Type};
-use osier_bed::devices::device_traffic;
+use osier_bed::devices::{device_traffic, device_use, exchanges_by_multicast};
 use osier_collectives::{Algorithm, Operation};
 use osier_engine::protocol::cost::LinkCosts;
 
@@ -54,8 +54,21 @@ fn combined(comm: &Communicator) -> u64 {
     device_traffic(comm).combined
 }
 
+/// Whether its exchanges, of which there are so many, store by multicast, as `multicast` says;
+/// and that nothing that was asked for to make them is awaited.
+fn check_exchanges(comm: &Communicator, multicast: bool, count: usize) {
+    let found = exchanges_by_multicast(comm);
+    assert_eq!(found, vec![multicast; count], "rank {}", comm.rank());
+    assert_eq!(device_use(comm).awaited, 0);
+}
+
+/// A last word `multicast` says that all ranks have it.
 pub fn run(comm: &Communicator, what: &[&str]) {
     adopt(comm);
+    let (what, multicast) = match what {
+        [what @ .., "multicast"] => (what, true),
+        what => (what, false),
+    };
     match what {
         ["sizes"] => sizes(comm),
         ["memory"] => memory(comm),
@@ -64,10 +77,15 @@ pub fn run(comm: &Communicator, what: &[&str]) {
         ["shared"] => shared(comm),
         ["death"] => death(comm),
         ["late"] => late(comm),
-        ["captured"] => captured(comm),
+        ["captured"] => captured(comm, multicast),
         ["captured-death"] => captured_death(comm),
+        ["set-up"] => {
+            set_up(comm);
+            return super::through(comm);
+        }
         _ => panic!("one kernel {what:?}?"),
     }
+    check_exchanges(comm, multicast, usize::from(what != ["shared"]));
     super::through(comm);
 }
 
@@ -318,6 +336,28 @@ fn death(comm: &Communicator) {
     assert!(kinds.contains(&e.kind()), "{e}");
 }
 
+/// Rank 1 of 3 may die at any step to an exchange: the others are told so, and not kept.
+fn set_up(comm: &Communicator) {
+    let (_context, stream) = device(comm);
+    let there = upload(&stream, &bytes(&numbers(comm.rank(), 500)));
+    let on = comm.on_stream(&stream);
+    let done = on.link().and_then(|_| {
+        let enqueued = on.allreduce(&IN_PLACE, &mut floats(&there), Op::Sum)?;
+        enqueued.wait()
+    });
+    if let Err(e) = done {
+        assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
+    }
+    assert_eq!(device_use(comm).awaited, 0);
+    // Who finalizes first would be another reason for the other's call to fail.
+    if comm.rank() != 1 {
+        let other = 2 - comm.rank();
+        let sent = comm.isend(vec![0u8], other, 0).expect("a request");
+        comm.recv(&mut [0u8], other, 0).expect("it lives");
+        sent.wait().expect("it lives");
+    }
+}
+
 /// Rank 1 comes late.
 fn late(comm: &Communicator) {
     let (_context, stream) = device(comm);
@@ -339,7 +379,7 @@ fn replace(stream: &Stream, data: &[f32], to: &DeviceSlice<u8>) {
 
 /// Kernels of a graph reduce at each launch, without the host; graphs may be launched in other
 /// orders by the ranks.
-fn captured(comm: &Communicator) {
+fn captured(comm: &Communicator, multicast: bool) {
     let (_context, stream) = device(comm);
     assert!(comm.on_stream(&stream).link().expect("an answer"));
     let other = Stream::new(stream.context()).expect("a stream");
@@ -367,6 +407,7 @@ fn captured(comm: &Communicator) {
         );
         assert!(handle.is_over());
     }
+    check_exchanges(comm, multicast, 2);
     // The emulated device has no room for another exchange: this one asks the host.
     let second = Graph::capture(&other, |stream| {
         let on = comm.on_stream(stream);

@@ -1,8 +1,13 @@
 //! Allreduces that are one kernel of each rank, in jobs of real processes, and of threads.
 
+#[path = "../../asked.rs"]
+mod asked;
 mod support;
 
-use support::{Done, emulated, finish, hidden_job, job};
+use std::process::Command;
+use support::{Done, driver_calls, emulated, finish, hidden_job, job, shell_job};
+
+const MULTICAST: (&str, &str) = ("OSIER_EMULATED_MULTICAST", "1");
 
 /// A job of ranks with a device each.
 fn passes(ranks: usize, what: &str) {
@@ -119,4 +124,168 @@ fn graphs_do_not_wait_for_a_rank_that_died() {
             .through(&[0, 1])
             .code(134);
     }
+}
+
+/// A job of ranks with a device each, on a switch with multicast.
+fn by_multicast(ranks: usize, options: &[&str], what: &str) -> Done {
+    let gpus = ranks.to_string();
+    let options = [&["--emulate-gpus", &gpus], options].concat();
+    let mut command = job(ranks, &options, &["one-kernel", what, "multicast"]);
+    finish(command.env(MULTICAST.0, MULTICAST.1))
+}
+
+fn passes_by_multicast(ranks: usize, what: &str) {
+    let all: Vec<usize> = (0..ranks).collect();
+    by_multicast(ranks, &[], what).through(&all).code(0);
+}
+
+/// As threads of this many in one process.
+fn passes_by_multicast_in_threads(ranks: usize, threads: &str, what: &str) {
+    let (gpus, all): (_, Vec<usize>) = (ranks.to_string(), (0..ranks).collect());
+    let options = ["--emulate-gpus", &gpus, "--ranks-per-process", threads];
+    let what = ["run", "one-kernel", what, "multicast"];
+    finish(job(ranks, &options, &what).env(MULTICAST.0, MULTICAST.1))
+        .through(&all)
+        .code(0);
+}
+
+#[test]
+fn ranks_store_by_multicast_where_all_can() {
+    if emulated() {
+        passes_by_multicast(2, "sizes");
+        passes_by_multicast(3, "sizes");
+        passes_by_multicast(5, "sizes");
+    }
+}
+
+#[test]
+fn threads_store_by_multicast() {
+    if emulated() {
+        passes_by_multicast_in_threads(3, "3", "sizes");
+        passes_by_multicast_in_threads(4, "2", "enqueued");
+        passes_by_multicast_in_threads(3, "3", "captured");
+    }
+}
+
+/// Where each rank sees its own device alone.
+#[test]
+fn hidden_devices_store_by_multicast() {
+    if emulated() {
+        let mut command = hidden_job(3, 3, &["one-kernel", "sizes", "multicast"]);
+        finish(command.env(MULTICAST.0, MULTICAST.1))
+            .through(&[0, 1, 2])
+            .code(0);
+    }
+}
+
+#[test]
+fn calls_by_multicast_wait_fail_and_are_captured() {
+    if emulated() {
+        for ranks in [2, 3] {
+            passes_by_multicast(ranks, "enqueued");
+            passes_by_multicast(ranks, "failures");
+            passes_by_multicast(ranks, "captured");
+        }
+        passes_by_multicast(3, "memory");
+    }
+}
+
+#[test]
+fn kernels_by_multicast_do_not_wait_for_a_rank_that_died() {
+    if emulated() {
+        for what in ["death", "captured-death"] {
+            by_multicast(3, &["--on-death", "report"], what)
+                .says("rank 2 of 3")
+                .through(&[0, 1])
+                .code(134);
+        }
+    }
+}
+
+/// A job of three, of which one rank has other settings, as a shell sets them.
+fn one_rank_differs(rank: usize, settings: &str, what: &[&str]) -> Command {
+    let own = format!(r#"[ $OSIER_RANK != {rank} ] || export {settings}; exec "$0" "$@""#);
+    let mut command = shell_job(3, &["--emulate-gpus", "3"], &own, what);
+    command.env(MULTICAST.0, MULTICAST.1);
+    command
+}
+
+/// Whatever fails at one rank on the way to a group, all fall back.
+#[test]
+fn all_fall_back_where_one_rank_has_no_multicast() {
+    if !emulated() {
+        return;
+    }
+    let what = ["one-kernel", "failures"];
+    let fails = |rank, settings: &str| {
+        finish(&mut one_rank_differs(rank, settings, &what))
+            .through(&[0, 1, 2])
+            .code(0);
+    };
+    fails(1, "OSIER_EMULATED_MULTICAST=0");
+    let quiet = "OSIER_EMULATED_QUIET=1 OSIER_EMULATED_FAIL";
+    for (rank, call) in [
+        (0, "cuMulticastCreate:1"),
+        (0, "cuMemExportToShareableHandle:1"),
+        (0, "cuMulticastAddDevice:1"),
+        (2, "cuMulticastAddDevice:1"),
+        (0, "cuMulticastBindMem:1"),
+        (1, "cuMulticastBindMem:1"),
+        (1, "cuMemCreate:1"),
+        // The inbox.
+        (2, "cuMemExportToShareableHandle:1"),
+        // The group, then the inbox of a peer.
+        (1, "cuMemImportFromShareableHandle:1"),
+        (1, "cuMemImportFromShareableHandle:2"),
+        (0, "cuMemImportFromShareableHandle:2"),
+    ] {
+        fails(rank, &format!("{quiet}={call}"));
+    }
+}
+
+/// Kills rank 1 at every `every`-th step of its device on the way to an exchange by
+/// multicast, beginning with this one, from the import of the group to the mapping of the
+/// other inboxes.
+fn killed_on_the_way(first: usize, every: usize) {
+    if !emulated() {
+        return;
+    }
+    let set_up = || {
+        let options = ["--on-death", "report", "--emulate-gpus", "3"];
+        let mut command = job(3, &options, &["one-kernel", "set-up"]);
+        command.env(MULTICAST.0, MULTICAST.1);
+        command
+    };
+    let calls = driver_calls(&mut set_up(), &[0, 1, 2]);
+    let at = |name: &str| calls.iter().position(|call| call.starts_with(name));
+    let joins = at("cuMulticastAddDevice").expect("joined");
+    let binds = at("cuMulticastBindMem").expect("bound");
+    let (mut tried, mut killed) = (0, 0);
+    for step in (joins - 2 + first..binds + 14).step_by(every) {
+        let done = finish(set_up().env("OSIER_EMULATED_DIE", format!("{step}@1")));
+        println!("step {step}: {:?}", done.code);
+        let died = done.code == Some(137);
+        let through = !died || done.stdout.contains("rank 1 is through");
+        let all = [0, 1, 2].into_iter().filter(|rank| *rank != 1 || through);
+        done.through(&all.collect::<Vec<_>>());
+        tried += 1;
+        killed += usize::from(died);
+    }
+    // The calls are not the same in each run: some rank may live.
+    assert!(2 * killed > tried, "only {killed} kills at {tried} steps");
+}
+
+#[test]
+fn a_rank_that_dies_on_the_way_to_a_group_keeps_nobody() {
+    let every = 4;
+    let first = asked::number("first-step").map(|first| first as usize);
+    let first = first.unwrap_or(std::process::id() as usize % every);
+    println!("OSIER_TEST=first-step={first} repeats this sample");
+    killed_on_the_way(first, every);
+}
+
+#[test]
+#[ignore = "a minute or more; every step"]
+fn a_rank_that_dies_at_any_step_to_a_group_keeps_nobody() {
+    killed_on_the_way(0, 1);
 }

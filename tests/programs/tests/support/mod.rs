@@ -133,11 +133,16 @@ pub fn job(ranks: usize, options: &[&str], what: &[&str]) -> Command {
 /// The same with one device for each rank to see, as batch systems set it up.
 pub fn hidden_job(ranks: usize, gpus: usize, what: &[&str]) -> Command {
     let own = r#"CUDA_VISIBLE_DEVICES=$OSIER_RANK exec "$0" "$@""#;
+    shell_job(ranks, &["--emulate-gpus", &gpus.to_string()], own, what)
+}
+
+/// The same through a shell's line at each rank, which has the program as `"$0" "$@"`.
+pub fn shell_job(ranks: usize, options: &[&str], line: &str, what: &[&str]) -> Command {
     let mut command = Command::new(launcher());
     command
         .args(["run", "-n", &ranks.to_string()])
-        .args(["--emulate-gpus", &gpus.to_string()])
-        .args(["--", "sh", "-c", own, EXERCISE])
+        .args(options)
+        .args(["--", "sh", "-c", line, EXERCISE])
         .args(what)
         .env_remove("OSIER_SHM_LIMIT");
     command
