@@ -200,6 +200,12 @@ pub const KEYS: &[Variable] = &[
         syntax: Syntax::Text(|text| settings::parse_reductions(text).map(drop)),
     },
     Variable {
+        name: "one-kernel",
+        default: "auto",
+        meaning: "allreduces of at most 64 KiB between ranks with a device each may be one kernel of each rank, by multicast if the switch has it; plain: without multicast; off: not at all; one rank decides for all of a communicator",
+        syntax: Syntax::Text(|text| settings::parse_one_kernel(text).map(drop)),
+    },
+    Variable {
         name: "pack-multiprocessors",
         default: "as many as packing needs to keep up",
         meaning: "most multiprocessors of a GPU that kernels of messages take, such as 8 or 25%",

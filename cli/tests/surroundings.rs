@@ -187,6 +187,7 @@ fn values_that_make_no_sense() {
         ("OSIER_MODEL", "guess"),
         ("OSIER_DEBUG", "pipeline=perhaps"),
         ("OSIER_DEBUG", "device-reductions=nowhere"),
+        ("OSIER_DEBUG", "one-kernel=two"),
         ("OSIER_CHECK", "everything"),
     ] {
         let output = ended(

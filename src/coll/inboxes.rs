@@ -16,8 +16,10 @@
 //! 3. A rank stores by multicast when all have bound.
 
 use crate::comm::Communicator;
+use osier_engine::device::settings::{OneKernel, one_kernel};
 use osier_engine::error::Result;
 use osier_engine::exec::inbox::{Grouping, Inbox, Peer};
+use osier_engine::protocol::device::Reductions;
 use osier_kernels::exchange::{Exchange, MOST_RANKS};
 use osier_kernels::{Context, MulticastGroup};
 use std::sync::Arc;
@@ -29,7 +31,10 @@ impl Communicator {
     pub(crate) fn exchange_on(&self, on: Option<&Context>) -> Result<Option<Arc<Exchange>>> {
         // Who can open none of another process offers none.
         let peers = self.peers_with_devices();
-        let on = on.zip(peers.as_deref());
+        // A wrong setting is an error where the rank joins its job.
+        let may = one_kernel().unwrap_or_default() != OneKernel::Off
+            && self.core().devices.reductions() != Reductions::Host;
+        let on = on.filter(|_| may).zip(peers.as_deref());
         let exchange = match self.exchange_by_multicast(on)? {
             Some(exchange) => Some(exchange),
             None => self.exchange_of_plain(on)?,
@@ -71,7 +76,9 @@ impl Communicator {
     fn exchange_by_multicast(&self, on: Option<(&Context, &[Peer])>) -> Result<Option<Exchange>> {
         let (rank, size) = (self.rank(), self.size());
         let able = on.filter(|(context, _)| {
-            (2..=MOST_RANKS).contains(&size) && MulticastGroup::available(context).is_ok()
+            let plain = one_kernel().unwrap_or_default() == OneKernel::Plain;
+            let suits = (2..=MOST_RANKS).contains(&size) && !plain;
+            suits && MulticastGroup::available(context).is_ok()
         });
         let Some((context, peers)) = self.if_all(able)? else {
             return Ok(None);

@@ -134,6 +134,41 @@ pub fn parse_reductions(text: &str) -> Result<Reductions> {
     }
 }
 
+/// How a rank takes part in reductions that are one kernel of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OneKernel {
+    /// By multicast, if it can.
+    #[default]
+    Auto,
+    /// Without multicast.
+    Plain,
+    /// Not at all.
+    Off,
+}
+
+/// How this rank does.
+pub fn one_kernel() -> Result<OneKernel> {
+    let asked = debug("one-kernel", parse_one_kernel)?;
+    Ok(asked.unwrap_or_default())
+}
+
+/// Parses `one-kernel`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
+pub fn parse_one_kernel(text: &str) -> Result<OneKernel> {
+    match text.trim() {
+        "auto" => Ok(OneKernel::Auto),
+        "plain" => Ok(OneKernel::Plain),
+        "off" => Ok(OneKernel::Off),
+        _ => Err(bad(
+            text,
+            "word of those that are known",
+            "auto, plain or off",
+        )),
+    }
+}
+
 /// When messages between devices go in slots on the device.
 pub fn pipeline() -> Result<Pipelining> {
     let asked = debug("pipeline", parse_pipeline)?;

@@ -139,6 +139,24 @@ fn passes_by_multicast(ranks: usize, what: &str) {
     by_multicast(ranks, &[], what).through(&all).code(0);
 }
 
+/// A rank that must not, or not by multicast, decides for all.
+#[test]
+fn settings_of_one_rank_are_those_of_all() {
+    if !emulated() {
+        return;
+    }
+    for (setting, what) in [("off", "shared"), ("plain", "sizes")] {
+        let line = format!(
+            "if [ $OSIER_RANK = 1 ]; then export OSIER_DEBUG=\"$OSIER_DEBUG,one-kernel={setting}\"; fi; \
+             exec \"$0\" \"$@\""
+        );
+        let mut command = shell_job(3, &["--emulate-gpus", "3"], &line, &["one-kernel", what]);
+        finish(command.env(MULTICAST.0, MULTICAST.1))
+            .through(&[0, 1, 2])
+            .code(0);
+    }
+}
+
 /// As threads of this many in one process.
 fn passes_by_multicast_in_threads(ranks: usize, threads: &str, what: &str) {
     let (gpus, all): (_, Vec<usize>) = (ranks.to_string(), (0..ranks).collect());
