@@ -34,9 +34,11 @@ impl OnStream<'_> {
     /// ranks of at most 64 KiB that is enqueued may be one kernel of each rank, where the
     /// devices reach each other: the stream waits in it for the other ranks, and the host
     /// for nothing. Programs whose calls are all enqueued say so once; blocking calls find it
-    /// out by themselves. Collective: waits for all ranks, each with a stream.
+    /// out by themselves, where costs of devices were measured. Collective: waits for all
+    /// ranks, each with a stream.
     ///
-    /// Returns whether the devices can.
+    /// Returns whether the devices can; the predicted time decides whether a call does, by
+    /// built-in costs of the other plans where none were measured.
     ///
     /// ```no_run
     /// # fn main() -> osier::Result<()> {
@@ -60,6 +62,7 @@ impl OnStream<'_> {
         if comm.is_inter() {
             return Ok(false);
         }
+        runs.know_devices();
         comm.reported(runs.place_devices(Some(stream.context())))?;
         let linked = runs.0.spaces.exchanges.load(Ordering::Relaxed);
         runs.0.spaces.linked.store(linked, Ordering::Relaxed);

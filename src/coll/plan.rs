@@ -2,12 +2,13 @@
 
 use crate::choice::{Described, class_of, ranking};
 use crate::comm::Communicator;
-use crate::model::CallCosts;
 use crate::model::calls::parsed;
+use crate::model::{CallCosts, DeviceCalls};
 use osier_collectives::{Call, Choice, Operation};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::Memory;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 impl Communicator {
@@ -150,6 +151,23 @@ impl Communicator {
         self.core()
             .with(self.lane(), |lane| lane.executor.forget_programs());
         Ok(version)
+    }
+
+    /// Has plans for memory of devices, by built-in costs where none were measured. All ranks
+    /// do it in the same place.
+    pub(crate) fn know_devices(&self) {
+        let agreed = &self.member().agreed;
+        if self.0.spaces.matter.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut table = self.call_costs();
+        table.devices = Some(DeviceCalls::estimated(&agreed.links));
+        let described = self.describe(table);
+        self.0.spaces.forget(true);
+        let kept = &self.0.described;
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(described));
+        self.core()
+            .with(self.lane(), |lane| lane.executor.forget_programs());
     }
 
     /// Bytes of one rank, at all.

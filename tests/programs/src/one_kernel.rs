@@ -64,7 +64,9 @@ fn check_exchanges(comm: &Communicator, multicast: bool, count: usize) {
 
 /// A last word `multicast` says that all ranks have it.
 pub fn run(comm: &Communicator, what: &[&str]) {
-    adopt(comm);
+    if what != ["unmeasured"] {
+        adopt(comm);
+    }
     let (what, multicast) = match what {
         [what @ .., "multicast"] => (what, true),
         what => (what, false),
@@ -77,6 +79,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
         ["shared"] => shared(comm),
         ["death"] => death(comm),
         ["late"] => late(comm),
+        ["unmeasured"] => unmeasured(comm),
         ["captured"] => captured(comm, multicast),
         ["captured-death"] => captured_death(comm),
         ["set-up"] => {
@@ -355,6 +358,25 @@ fn set_up(comm: &Communicator) {
         let sent = comm.isend(vec![0u8], other, 0).expect("a request");
         comm.recv(&mut [0u8], other, 0).expect("it lives");
         sent.wait().expect("it lives");
+    }
+}
+
+/// Costs of devices are the built-in ones: the plan is a candidate all the same.
+fn unmeasured(comm: &Communicator) {
+    let (_context, stream) = device(comm);
+    let on = comm.on_stream(&stream);
+    assert!(on.link().expect("an answer"));
+    let choice = comm.explain_on_devices(Operation::Allreduce, 1024);
+    let choice = choice.expect("a choice").to_string();
+    assert!(choice.contains("one kernel per rank"), "{choice}");
+    let own = numbers(comm.rank(), 256);
+    let right = expected(comm, &own);
+    for _ in 0..3 {
+        let there = upload(&stream, &bytes(&own));
+        on.allreduce(&IN_PLACE, &mut floats(&there), Op::Sum)
+            .expect("a sum");
+        on.synchronize().expect("the stream");
+        assert!(download(&stream, &there) == right);
     }
 }
 

@@ -72,6 +72,16 @@ fn calls_that_fail_or_differ_are_named() {
 }
 
 #[test]
+fn streams_are_linked_without_measured_costs() {
+    if emulated() {
+        let mut command = job(2, &["--emulate-gpus", "2"], &["one-kernel", "unmeasured"]);
+        finish(command.env("OSIER_MODEL", "built-in"))
+            .through(&[0, 1])
+            .code(0);
+    }
+}
+
+#[test]
 fn ranks_that_share_a_device_do_not() {
     if emulated() {
         finish(&mut job(
