@@ -47,27 +47,40 @@ template <int W, bool PACK, class P, class G> static __device__ __forceinline__ 
         word* const outside = (word*)packed + number;
         if (PACK) *outside = *inside; else *inside = *outside;
     }
-    for (osier_u32 at = lane; at < count; at += OSIER_LANES) {
-        const osier_u32 number = head + at * MANY;
-        osier_u8* inside[MANY];
-        groups.find(number, inside);
-        osier_u64* const outside = (osier_u64*)(packed + (osier_u64)number * W);
-        if (PACK) {
-            word moved[MANY];
+    osier_u64* const units = (osier_u64*)(packed + (osier_u64)head * W);
+    // Of an unpack the units of some rounds are read before the first is written.
+    const int ROUNDS = PACK ? 1 : 4;
+    for (osier_u32 at = lane; at < count; at += ROUNDS * OSIER_LANES) {
+        osier_u64 unit[ROUNDS];
+        if (!PACK) {
 #pragma unroll
-            for (int k = 0; k < (int)MANY; k++) moved[k] = *(const word*)inside[k];
-            // Two halves, for registers have 32 bits.
-            osier_u32 low = 0, high = 0;
-#pragma unroll
-            for (int k = 0; k < (int)MANY / 2; k++) {
-                low |= (osier_u32)moved[k] << (8 * W * k);
-                high |= (osier_u32)moved[k + MANY / 2] << (8 * W * k);
+            for (int r = 0; r < ROUNDS; r++) {
+                const osier_u32 next = at + r * OSIER_LANES;
+                unit[r] = units[next < count ? next : at];
             }
-            *outside = (osier_u64)osier_kept(high) << 32 | osier_kept(low);
-        } else {
-            const osier_u64 unit = *outside;
+        }
 #pragma unroll
-            for (int k = 0; k < (int)MANY; k++) *(word*)inside[k] = (word)(unit >> (8 * W * k));
+        for (int r = 0; r < ROUNDS; r++) {
+            const osier_u32 next = at + r * OSIER_LANES;
+            if (r && next >= count) break;
+            osier_u8* inside[MANY];
+            groups.find(head + next * MANY, inside);
+            if (PACK) {
+                word moved[MANY];
+#pragma unroll
+                for (int k = 0; k < (int)MANY; k++) moved[k] = *(const word*)inside[k];
+                // Two halves, for registers have 32 bits.
+                osier_u32 low = 0, high = 0;
+#pragma unroll
+                for (int k = 0; k < (int)MANY / 2; k++) {
+                    low |= (osier_u32)moved[k] << (8 * W * k);
+                    high |= (osier_u32)moved[k + MANY / 2] << (8 * W * k);
+                }
+                units[next] = (osier_u64)osier_kept(high) << 32 | osier_kept(low);
+            } else {
+#pragma unroll
+                for (int k = 0; k < (int)MANY; k++) *(word*)inside[k] = (word)(unit[r] >> (8 * W * k));
+            }
         }
     }
 }
