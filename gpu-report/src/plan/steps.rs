@@ -209,6 +209,22 @@ impl Builder<'_> {
             .env
             .push(("OSIER_DEBUG".into(), "device-reductions=device".into()));
         self.add(PART, "collectives: counts", 15, counts);
+        let gpus = self.machine.gpus.min(8);
+        for what in ["sizes", "enqueued"] {
+            let name = format!("collectives: one kernel, {what}");
+            if gpus < 2 {
+                let why = "needs 2 GPUs; emulated in the tests of the sources";
+                self.skip(PART, &name, why);
+                continue;
+            }
+            let mut command = vec![self.program("osier")];
+            command.extend(words(&format!("run -n {gpus} --")));
+            command.push(self.program("exercise"));
+            command.extend(words(&format!("one-kernel {what}")));
+            self.add(PART, &name, 15, command)
+                .env
+                .push(("OSIER_DEBUG".into(), "one-kernel=plain".into()));
+        }
     }
 
     fn pack(&mut self) {
