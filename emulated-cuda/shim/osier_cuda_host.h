@@ -48,7 +48,7 @@ struct osier_launch_state {
     void (*trap)(const char *what);
     // Told of each access, if there is one: address, bytes, 1 for a write.
     void (*access)(const void *address, size_t bytes, int write);
-    // Stores some elements of so many bytes to all memory behind a multicast address.
+    // Stores `elements` elements of `element_bytes` bytes to all memory bound to a multicast address.
     void (*multimem)(void *address, const void *from, size_t element_bytes, size_t elements);
 };
 struct osier_kernel {

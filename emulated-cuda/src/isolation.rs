@@ -47,7 +47,7 @@ pub enum Wanted {
 }
 
 impl Isolation {
-    /// For so many devices.
+    /// Isolates the memory of `devices` devices.
     pub fn new(devices: usize, wanted: Wanted) -> Isolation {
         if wanted == Wanted::Open {
             return Isolation::Open;

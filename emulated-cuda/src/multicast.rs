@@ -437,9 +437,9 @@ fn put(to: u64, from: *const c_void, bytes: usize) {
             unsafe { AtomicU32::from_ptr(to as *mut u32) }.store(value, Ordering::Relaxed);
         }
         _ => {
-            // SAFETY: as above; there are elements of 4 and of 8 bytes.
+            // SAFETY: the shim passes elements of its own frame, of 4 or of 8 bytes.
             let value = unsafe { from.cast::<u64>().read_unaligned() };
-            // SAFETY: as above.
+            // SAFETY: aligned, inside of the driver's mapping of bound memory.
             unsafe { AtomicU64::from_ptr(to as *mut u64) }.store(value, Ordering::Relaxed);
         }
     }

@@ -12,8 +12,8 @@
 //!    wrong: threads of the host share one clock; they may have seen whatever was
 //!    written to memory that they can read, and what a host function or another
 //!    process could have told them.
-//! 2. Clocks change when work is over, under the driver's lock. What was queued while a kernel
-//!    ran that tells the host something comes behind it all the same.
+//! 2. Vector clocks change when work completes, under the driver's lock. Work that was queued
+//!    while a kernel ran which stores to host memory atomically is ordered behind that kernel.
 //!
 //! # What is not seen
 //! The host's own accesses; works of other processes; nodes of one graph among

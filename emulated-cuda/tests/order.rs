@@ -196,7 +196,7 @@ fn child_is_in_order() {
         std::thread::yield_now();
     }
     fill(a, 4096, t);
-    // By a kernel's last store, which the host reads before the kernel is over.
+    // Ordered by a kernel's last store, which the host reads before the kernel has completed.
     let f = kernel("tell");
     assert_eq!(cu!(cuStreamSynchronize(t => u64)), 0);
     for number in 6..206u32 {

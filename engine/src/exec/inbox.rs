@@ -201,7 +201,7 @@ enum Part {
 }
 
 impl Grouping {
-    /// Makes a group for so many ranks, as rank 0; any other asks rank 0, which is `first`.
+    /// Rank 0 creates a group of `size` ranks; every other rank asks rank 0, `first`, for it.
     ///
     /// # Errors
     /// There is no multicast; the driver or the system refuses.
