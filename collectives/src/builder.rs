@@ -15,7 +15,7 @@
 //! 3. Tags of different phases differ, if all ranks begin the same phases.
 
 use crate::call::Call;
-use crate::plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
+use crate::plan::{Buffer, Dep, Lengths, Operand, Part, Region, Scratch, Step};
 use crate::tracks::{NONE, Readers, Track, Tracks, UNTOUCHED};
 
 /// Collects the steps of one rank.
@@ -36,7 +36,7 @@ pub struct Builder<'a> {
 }
 
 /// Rounds of one phase are below this.
-const ROUNDS: u32 = 1 << 20;
+pub(crate) const ROUNDS: u32 = 1 << 20;
 
 impl<'a> Builder<'a> {
     /// For `rank`, with vectors cut into `cut` pieces and pieces into `segments`;
@@ -92,6 +92,7 @@ impl<'a> Builder<'a> {
             lengths,
             slots: self.slots,
             aside: false,
+            slot: false,
         });
         self.scratch.push(Tracks::new(pieces));
         Buffer::Scratch(number)
@@ -104,6 +105,22 @@ impl<'a> Builder<'a> {
             last.aside = true;
         }
         buffer
+    }
+
+    /// The same, which peers read.
+    pub fn slot(&mut self, pieces: u32) -> Buffer {
+        let buffer = self.scratch(pieces);
+        if let Some(last) = self.part.scratch.last_mut() {
+            last.slot = true;
+        }
+        buffer
+    }
+
+    /// From here on, which is the first step, flags are words of a segment that the ranks
+    /// share, and steps follow one another.
+    pub fn in_segment(&mut self) {
+        debug_assert_eq!(self.next(), 0);
+        self.part.in_segment = true;
     }
 
     /// The whole vector in a buffer.
@@ -182,6 +199,17 @@ impl<'a> Builder<'a> {
         self.push(Step::Read { from, data, into })
     }
 
+    /// `into = left op right`, of operands of which some are a peer's, after the flags before.
+    pub fn fold(&mut self, left: Operand, right: Operand, into: Region) -> u32 {
+        for operand in [left, right] {
+            if operand.of.is_none() && operand.data != into {
+                self.read(operand.data);
+            }
+        }
+        self.write(into);
+        self.push(Step::Fold { left, right, into })
+    }
+
     fn read(&mut self, region: Region) {
         self.note(region, |track, readers, pending, step| {
             track.read(readers, pending, step);
@@ -221,6 +249,10 @@ impl<'a> Builder<'a> {
     fn push(&mut self, step: Step) -> u32 {
         let id = self.next();
         let pending = &mut self.pending;
+        if self.part.in_segment {
+            pending.clear();
+            pending.extend(id.checked_sub(1));
+        }
         if pending.len() > 1 {
             pending.sort_unstable();
             pending.dedup();

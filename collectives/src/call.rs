@@ -382,6 +382,19 @@ impl Call {
         }
     }
 
+    /// Pieces of a peer's buffer as a plan names them: its input, wherever it lies, is
+    /// [`Buffer::Send`], and of a gather and an allgather what it contributes is piece 0.
+    pub fn input_of_peer(&self, peer: u32, data: Region) -> Region {
+        match (data.buffer, self.operation) {
+            (Buffer::Send, Operation::Gather | Operation::Allgather) => self.own(peer),
+            (Buffer::Send, _) => Region {
+                buffer: self.input(peer),
+                ..data
+            },
+            _ => data,
+        }
+    }
+
     /// What a piece of a buffer holds at the start: the piece of `rank`'s input
     /// that it is.
     pub fn initial(&self, rank: u32, buffer: Buffer, piece: u32) -> Option<u32> {

@@ -133,6 +133,15 @@ pub fn candidates(
 ) -> (Vec<Algorithm>, Vec<(String, String)>) {
     let mut all = Algorithm::FLAT.to_vec();
     all.push(Algorithm::Between);
+    if let Some(segment) = &machine.segment {
+        let slots = match call.operation {
+            Operation::Scatter | Operation::Alltoall | Operation::ReduceScatter => call.size,
+            _ => 1,
+        };
+        let fits = bytes.saturating_mul(slots.into()) <= segment.slot_bytes;
+        let in_segment = Algorithm::IN_SEGMENT.into_iter();
+        all.extend(in_segment.filter(|a| fits || *a != Algorithm::OnePhase));
+    }
     let depth = machine.places[0].len();
     let reach = |level: usize| machine.links[level].of(bytes as f64).reach(bytes as f64);
     // Of one link for all; levels are taken one by one below.

@@ -49,13 +49,13 @@ pub use call::{Association, Call, Expected, Neighbors, Operation};
 pub use check::{Fault, Report, check, check_parts};
 pub use choose::{Candidate, Choice, Envelope, Range, candidates, choose};
 pub use cost::{
-    Aside, Curve, Executor, Link, Machine, Model, OneKernel, Piecewise, Point, Sizes, Time,
+    Aside, Curve, Executor, Link, Machine, Model, OneKernel, Piecewise, Point, Segment, Sizes, Time,
     simulate, simulate_parts, split_binary_ns, tree_ns,
 };
 pub use device_links::{DeviceLink, DeviceLinks, Joined};
 pub use group::{Group, Permutation};
 pub use picture::{Device, MOST_RANKS, messages, svg};
-pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
+pub use plan::{Buffer, Dep, Lengths, Operand, Part, Region, Scratch, Step};
 pub use synthesis::{
     Adapted, Cluster, Matrix, Shape, Signal, Stages, adapted_barrier, adapted_tree, cluster,
     clusters, earliest_completion,

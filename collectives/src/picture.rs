@@ -74,10 +74,15 @@ pub fn messages(plan: &Plan) -> Vec<(u32, u32)> {
             {
                 mine.push(to);
             }
-            if let Step::Read { from, .. } = *step
-                && !pairs.contains(&(from, rank))
-            {
-                pairs.push((from, rank));
+            let read = match *step {
+                Step::Read { from, .. } => [Some(from), None],
+                Step::Fold { left, right, .. } => [left.of, right.of],
+                _ => [None, None],
+            };
+            for from in read.into_iter().flatten() {
+                if !pairs.contains(&(from, rank)) {
+                    pairs.push((from, rank));
+                }
             }
         }
         pairs.extend(mine.into_iter().map(|to| (rank, to)));

@@ -96,6 +96,28 @@ impl Region {
     }
 }
 
+/// What a combination reads: own pieces, or a peer's where they lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// Whose, if they are a peer's.
+    pub of: Option<u32>,
+    /// Which. Of a peer as in [`Step::Read`].
+    pub data: Region,
+}
+
+impl Operand {
+    /// Own pieces.
+    pub const fn own(data: Region) -> Self {
+        Self { of: None, data }
+    }
+
+    /// A peer's.
+    pub const fn of_peer(rank: u32, data: Region) -> Self {
+        let of = Some(rank);
+        Self { of, data }
+    }
+}
+
 /// What a rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -147,13 +169,23 @@ pub enum Step {
         /// The raiser's.
         tag: u32,
     },
-    /// Copies pieces from a peer's buffer.
+    /// Copies pieces from a peer's buffer. Of a peer [`Buffer::Send`] is its input, wherever
+    /// that lies ([`Call::input_of_peer`]), and [`Buffer::Recv`] its result.
     Read {
         /// Whose.
         from: u32,
         /// What, in the peer's buffers.
         data: Region,
         /// Where to.
+        into: Region,
+    },
+    /// `into = left op right`, piece by piece, of which one operand or both are a peer's.
+    Fold {
+        /// First operand.
+        left: Operand,
+        /// Second operand.
+        right: Operand,
+        /// The result; it may be an own operand.
         into: Region,
     },
 }
@@ -188,6 +220,9 @@ pub struct Scratch {
     pub slots: u32,
     /// It lies in memory of the host, wherever the call's buffers do.
     pub aside: bool,
+    /// Peers read it: it is a slot, which stays as it is until all peers have ended their
+    /// parts.
+    pub slot: bool,
 }
 
 /// One rank's part of a plan.
@@ -201,6 +236,9 @@ pub struct Part {
     pub segments: u32,
     /// Own buffers.
     pub scratch: Vec<Scratch>,
+    /// Flags are words of the ranks' collective segment, and no step is a message. Then steps
+    /// follow one another; flags are raised in the order of their phases, and once in each.
+    pub in_segment: bool,
     pub(crate) steps: Vec<Step>,
     pub(crate) deps: Vec<Dep>,
     /// Where the dependencies of each step end in `deps`.
@@ -244,7 +282,15 @@ impl Part {
             Step::Copy { from, to } => fits(from) && fits(to),
             Step::Combine { left, right, into } => fits(left) && fits(right) && fits(into),
             Step::Raise { .. } | Step::Await { .. } => true,
-            Step::Read { .. } => false,
+            // A peer's pieces lie as one's own do.
+            Step::Read { data, into, .. } => data.count == data.run && fits(into),
+            Step::Fold { left, right, into } => {
+                let mut operand = |o: &Operand| match o.of {
+                    Some(_) => o.data.count == o.data.run,
+                    None => fits(&o.data),
+                };
+                operand(left) && operand(right) && fits(into)
+            }
         });
         let scratch = self.scratch.iter().map(|s| s.pieces).max();
         row.then_some(most.max(scratch.unwrap_or(0)))

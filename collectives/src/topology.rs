@@ -284,7 +284,7 @@ pub fn draw_tree(plan: &Plan) -> Option<String> {
     };
     for rank in 0..size {
         for step in plan.part(rank).steps() {
-            if let Step::Send { to, .. } = *step
+            if let Step::Send { to, .. } | Step::Raise { to, .. } = *step
                 && parents[to as usize] == Some(rank)
                 && !children[rank as usize].contains(&to)
             {

@@ -112,6 +112,75 @@ fn flat(wanted: impl Fn(u32, bool) -> bool + Sync) {
     });
 }
 
+/// Plans in a segment, for every number of ranks that a host may have cores for, and roots.
+#[test]
+fn plans_in_a_segment() {
+    for_all_sizes(|size| {
+        if size < 2 || size > 17 && !matches!(size, 24 | 31 | 48) {
+            return 0;
+        }
+        let mut instances = 0;
+        for call in calls_in_segment(size) {
+            for algorithm in Algorithm::IN_SEGMENT {
+                if algorithm.keeps(&call).is_some() {
+                    instances += checked(&call, &algorithm, 1);
+                }
+            }
+        }
+        instances
+    });
+}
+
+fn calls_in_segment(size: u32) -> impl Iterator<Item = Call> {
+    Operation::ALL.into_iter().flat_map(move |operation| {
+        let roots = if operation.rooted() { size } else { 1 };
+        (0..roots).step_by(1 + size as usize / 5).flat_map(move |root| {
+            let call = Call::new(operation, size).root(root);
+            let in_place = operation.has_in_place().then(|| call.clone().in_place());
+            std::iter::once(call).chain(in_place)
+        })
+    })
+}
+
+/// Each flag of a plan in a segment is needed.
+#[test]
+fn a_missing_flag_or_read_is_found() {
+    let mut found = 0;
+    for size in 2..=5 {
+        for call in calls_in_segment(size) {
+            for algorithm in Algorithm::IN_SEGMENT {
+                let Ok(plan) = Plan::new(call.clone(), algorithm.clone(), 1) else {
+                    continue;
+                };
+                let parts: Vec<Part> = (0..size).map(|r| plan.part(r)).collect();
+                for (rank, part) in parts.iter().enumerate() {
+                    for step in 0..part.steps().len() as u32 {
+                        let mut broken = parts.clone();
+                        broken[rank] = part.without_step(step);
+                        let at = part.steps()[step as usize];
+                        let fault = check_parts(&call, plan.association(), &broken);
+                        assert!(
+                            fault.is_err(),
+                            "{algorithm} for {call:?} needs no {at:?} of rank {rank}"
+                        );
+                        // Both ends of a flag.
+                        let Step::Raise { to, tag } = at else {
+                            continue;
+                        };
+                        let end = |s: &Step| *s == Step::Await { from: rank as u32, tag };
+                        let other = &parts[to as usize];
+                        let end = other.steps().iter().position(end).expect("another end");
+                        broken[to as usize] = other.without_step(end as u32);
+                        let fault = check_parts(&call, plan.association(), &broken);
+                        found += u32::from(fault.is_err());
+                    }
+                }
+            }
+        }
+    }
+    assert!(found > 500, "{found}");
+}
+
 /// Each rank has a few neighbors, itself and others more than once among them.
 fn ring_of_neighbors(size: u32, dice: u32) -> Neighbors {
     let mut neighbors = Neighbors {

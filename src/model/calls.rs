@@ -271,6 +271,7 @@ impl CallCosts {
             aside: None,
             joined: None,
             one_kernel: None,
+            segment: None,
         }
     }
 }

@@ -195,6 +195,7 @@ impl CallCosts {
         Some(Machine {
             joined,
             one_kernel: None,
+            segment: None,
             places: host.places.clone(),
             links: classes.iter().enumerate().map(curve).collect(),
             kept: Vec::new(),

@@ -26,7 +26,7 @@ pub type Peer = u32;
 
 /// Version of everything that two ends say to each other. Tests compare it with the messages of
 /// lanes (`engine/src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
-pub const WIRE_VERSION: u16 = 6;
+pub const WIRE_VERSION: u16 = 7;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +228,96 @@ impl RegionKey {
             base,
             bytes,
         })
+    }
+}
+
+/// Memory of a peer that this rank may read: by address, or through the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerMemory {
+    /// The peer's process, where the address is one there.
+    process: Option<u32>,
+    base: usize,
+    bytes: usize,
+}
+
+// Addresses of memory that is not this process's alone, read by copies.
+impl PeerMemory {
+    /// Memory that is mapped here.
+    ///
+    /// # Safety
+    /// It stays mapped and readable as long as this value is used.
+    pub unsafe fn mapped(at: *const u8, bytes: usize) -> Self {
+        Self {
+            process: None,
+            base: at.expose_provenance(),
+            bytes,
+        }
+    }
+
+    /// Memory of another process, which the kernel reads.
+    pub(crate) fn of_process(process: u32, base: u64, bytes: usize) -> Self {
+        Self {
+            process: Some(process),
+            base: base as usize,
+            bytes,
+        }
+    }
+
+    /// Number of bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Where it is mapped, if it is. Only for copying from: a peer may change it at any time.
+    #[inline]
+    pub fn address(&self) -> Option<*const u8> {
+        match self.process {
+            None => Some(std::ptr::with_exposed_provenance(self.base)),
+            Some(_) => None,
+        }
+    }
+
+    /// Copies `bytes` bytes from `offset` on to `to`.
+    ///
+    /// # Errors
+    /// They lie outside, or the kernel refuses.
+    ///
+    /// # Safety
+    /// `to` is writable for `bytes` bytes, and is no memory of this peer.
+    #[inline]
+    pub unsafe fn read(
+        &self,
+        offset: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), TransportError> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(TransportError::new(
+                TransportErrorKind::Invalid,
+                format!("{bytes} bytes at {offset} of {} of a peer", self.bytes),
+            ));
+        }
+        match self.process {
+            None => {
+                let from = std::ptr::with_exposed_provenance::<u8>(self.base + offset);
+                // SAFETY: readable by the contract of `mapped`, inside by the check; the
+                // destination by the caller's contract. They may overlap where ranks are
+                // threads and a program passes overlapping buffers.
+                unsafe { std::ptr::copy(from, to, bytes) };
+                Ok(())
+            }
+            // SAFETY: the caller's contract; the kernel checks the other side.
+            Some(process) => unsafe {
+                crate::shm::read_process(process, (self.base + offset) as u64, to, bytes)
+            },
+        }
     }
 }
 

@@ -23,7 +23,7 @@ mod sync;
 mod needs;
 
 pub use contract::{
-    AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
-    RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind, WIRE_VERSION,
+    AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PeerMemory,
+    PostError, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind, WIRE_VERSION,
 };
 pub use death::Death;

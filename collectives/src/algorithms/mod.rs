@@ -10,6 +10,7 @@ mod chain;
 mod dissemination;
 mod hierarchical;
 mod host_leaders;
+mod in_segment;
 mod k_ary;
 mod linear;
 mod pairwise;
@@ -72,6 +73,12 @@ pub enum Algorithm {
     OneKernel,
     /// A scatter, then a ring.
     ScatterAllgather,
+    /// On one host: all tell all, through slots that peers read.
+    OnePhase,
+    /// On one host: peers read, or combine, the buffers of the program where they lie.
+    Direct,
+    /// The same, of which each rank combines a slice.
+    DirectSlices,
     /// Trees within the sides of an intercommunicator, leaders across.
     Between,
     /// Trees per level of the machine.
@@ -105,6 +112,9 @@ impl fmt::Display for Algorithm {
             Self::Spread => f.write_str("spread"),
             Self::OneKernel => f.write_str("one kernel per rank"),
             Self::ScatterAllgather => f.write_str("scatter and allgather"),
+            Self::OnePhase => f.write_str("one phase"),
+            Self::Direct => f.write_str("direct"),
+            Self::DirectSlices => f.write_str("direct in slices"),
             Self::Between => f.write_str("between groups"),
             Self::Permuted(order, flat) => write!(f, "{flat} in {}", order.name()),
             Self::Adapted(adapted) => f.write_str(&adapted.name),
@@ -160,6 +170,14 @@ impl Algorithm {
         Self::Spread,
         Self::ScatterAllgather,
     ];
+
+    /// All for ranks that share a segment of a host's memory.
+    pub const IN_SEGMENT: [Self; 3] = [Self::OnePhase, Self::Direct, Self::DirectSlices];
+
+    /// Whether its flags lie in the ranks' segment.
+    pub fn in_segment(&self) -> bool {
+        Self::IN_SEGMENT.contains(self)
+    }
 
     /// The association that it keeps for this call; none if it is not for it. For
     /// operations that combine nothing, the strictest.
@@ -231,6 +249,11 @@ impl Algorithm {
             Self::Spread => exact(&[O::Allgather, O::Alltoall, O::ReduceScatter]),
             Self::OneKernel => exact(&[O::Allreduce]),
             Self::ScatterAllgather => exact(&[O::Bcast]),
+            Self::OnePhase | Self::Direct | Self::DirectSlices if !in_segment::suits(call) => None,
+            Self::OnePhase => Some(Balanced),
+            Self::Direct if operation == O::Barrier => None,
+            Self::Direct => Some(Balanced),
+            Self::DirectSlices => exact(&[O::Allreduce]),
             Self::Between => exact(&[
                 O::Barrier,
                 O::Bcast,
@@ -298,6 +321,7 @@ impl Algorithm {
             Self::SplitBinary => 2,
             Self::ScatterAllgather => call.size,
             Self::Ring if call.operation == Operation::Allreduce => call.size,
+            Self::DirectSlices => call.size,
             Self::Rabenseifner => rabenseifner::cut(call.size),
             Self::Hierarchical(levels) => levels.cut(call.operation),
             _ => 1,
@@ -315,6 +339,9 @@ impl Algorithm {
         match (self, call.operation) {
             (Self::Permuted(order, flat), _) => flat.build(b, Group::Permuted(order.clone())),
             (Self::Between, _) => between::build(b),
+            (Self::OnePhase, _) => in_segment::one_phase(b),
+            (Self::Direct, _) => in_segment::direct(b),
+            (Self::DirectSlices, _) => in_segment::in_slices(b),
             (Self::Adapted(adapted), _) => match &adapted.shape {
                 Shape::Tree(families) => {
                     let top = Group::List([adapted.root].into());
@@ -470,6 +497,7 @@ impl Plan {
         // barrier has nothing to cut; and where two groups cut a vector differently, it
         // crosses whole.
         let whole = call.shares_memory()
+            || algorithm.in_segment()
             || call.operation == Operation::Barrier
             || call.operation == Operation::ReduceScatter && call.first_side.is_some();
         Ok(Self {

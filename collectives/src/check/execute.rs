@@ -243,6 +243,7 @@ impl Run<'_> {
                 self.wire.truncate(start);
             }
             Step::Read { from, data, into } => {
+                let data = self.call.input_of_peer(from, data);
                 let peer = &self.memories[from as usize];
                 if data.count > peer.pieces(data.buffer) {
                     let what = "reads more than the peer has".into();
@@ -258,27 +259,61 @@ impl Run<'_> {
                 let lefts = memory.region(left, segment);
                 let operands = lefts.zip(memory.region(right, segment));
                 for ((left, right), into) in operands.zip(memory.region(into, segment)) {
-                    let cells = &mut self.cells[rank as usize];
+                    let cells = &self.cells[rank as usize];
                     let (l, r) = (cells[left], cells[right]);
-                    let wrong = if l.expr == UNDEFINED || r.expr == UNDEFINED {
-                        "combines what is not there".into()
-                    } else if (l.piece, l.segment) != (r.piece, r.segment) {
-                        format!("combines piece {} with piece {}", l.piece, r.piece)
-                    } else {
-                        match self.values.combine(l.expr, r.expr) {
-                            Ok(expr) => {
-                                cells[into] = Value { expr, ..l };
-                                continue;
-                            }
-                            Err(twice) => format!("has the contribution of rank {twice} twice"),
-                        }
-                    };
-                    return Err(self.fault(rank, step, segment, wrong));
+                    self.cells[rank as usize][into] = self
+                        .combined(l, r)
+                        .map_err(|what| self.fault(rank, step, segment, what))?;
                 }
+            }
+            Step::Fold { left, right, into } => {
+                for operand in [left, right] {
+                    let whose = operand.of.unwrap_or(rank);
+                    let data = match operand.of {
+                        Some(peer) => self.call.input_of_peer(peer, operand.data),
+                        None => operand.data,
+                    };
+                    let memory = &self.memories[whose as usize];
+                    if data.count > memory.pieces(data.buffer) {
+                        let what = "reads more than the peer has".into();
+                        return Err(self.fault(rank, step, segment, what));
+                    }
+                    let cells = &self.cells[whose as usize];
+                    self.wire
+                        .extend(memory.region(data, segment).map(|cell| cells[cell]));
+                }
+                let count = into.count as usize;
+                for (i, cell) in self.memories[rank as usize]
+                    .region(into, segment)
+                    .enumerate()
+                {
+                    let (l, r) = (self.wire[start + i], self.wire[start + count + i]);
+                    self.cells[rank as usize][cell] = self
+                        .combined(l, r)
+                        .map_err(|what| self.fault(rank, step, segment, what))?;
+                }
+                self.wire.truncate(start);
             }
             Step::Raise { .. } | Step::Await { .. } => {}
         }
         Ok(())
+    }
+
+    /// Combines two values of one piece.
+    fn combined(&mut self, left: Value, right: Value) -> Result<Value, String> {
+        if left.expr == UNDEFINED || right.expr == UNDEFINED {
+            return Err("combines what is not there".into());
+        }
+        if (left.piece, left.segment) != (right.piece, right.segment) {
+            return Err(format!(
+                "combines piece {} with piece {}",
+                left.piece, right.piece
+            ));
+        }
+        match self.values.combine(left.expr, right.expr) {
+            Ok(expr) => Ok(Value { expr, ..left }),
+            Err(twice) => Err(format!("has the contribution of rank {twice} twice")),
+        }
     }
 
     /// Stores values of the wire from `at` on.

@@ -22,6 +22,7 @@ mod peers;
 mod values;
 
 use crate::algorithms::Plan;
+use crate::builder::ROUNDS;
 use crate::call::{Association, Call};
 use crate::plan::{Buffer, Part, Region, Step};
 use std::fmt;
@@ -182,12 +183,17 @@ impl Memory {
                 read(left, &mut visit);
                 read(right, &mut visit);
             }
+            Step::Fold { left, right, .. } => {
+                for operand in [left, right].iter().filter(|o| o.of.is_none()) {
+                    read(operand.data, &mut visit);
+                }
+            }
             _ => {}
         }
         let written = match *step {
             Step::Recv { data, .. } => data,
             Step::Copy { to, .. } => to,
-            Step::Combine { into, .. } | Step::Read { into, .. } => into,
+            Step::Combine { into, .. } | Step::Read { into, .. } | Step::Fold { into, .. } => into,
             _ => return,
         };
         for cell in self.region(written, segment) {
@@ -196,7 +202,47 @@ impl Memory {
     }
 }
 
+/// In a segment: steps follow one another, and the flags of a phase are one word, which grows.
+fn flags_grow(part: &Part) -> Result<(), Fault> {
+    let mut phase = 0;
+    let mut raised = false;
+    for (at, step) in part.steps.iter().enumerate() {
+        let at = at as u32;
+        let fault = |what: &str| Fault {
+            rank: part.rank,
+            step: Some(at),
+            segment: 0,
+            what: format!("{step:?} {what}"),
+        };
+        let before = at.checked_sub(1);
+        if !part.after(at).iter().map(|d| d.step).eq(before) {
+            return Err(fault("does not follow the step before it"));
+        }
+        raised &= matches!(step, Step::Raise { .. });
+        match *step {
+            Step::Send { .. } | Step::Recv { .. } => return Err(fault("is a message")),
+            Step::Raise { tag, .. } if tag % ROUNDS != 0 => return Err(fault("has a round")),
+            Step::Raise { tag, .. } if tag > phase => (phase, raised) = (tag, true),
+            Step::Raise { tag, .. } if tag == phase && raised => {}
+            Step::Raise { .. } => return Err(fault("comes after a later flag")),
+            _ => {}
+        }
+    }
+    if part.segments > 1 {
+        return Err(Fault {
+            rank: part.rank,
+            step: None,
+            segment: 0,
+            what: "flags of several segments are not one word".into(),
+        });
+    }
+    Ok(())
+}
+
 fn well_formed(call: &Call, part: &Part, memory: &Memory) -> Result<(), Fault> {
+    if part.in_segment {
+        flags_grow(part)?;
+    }
     for (at, step) in part.steps.iter().enumerate() {
         let fault = |what: String| Fault {
             rank: part.rank,
@@ -261,7 +307,38 @@ fn well_formed(call: &Call, part: &Part, memory: &Memory) -> Result<(), Fault> {
                 (None, Some(into))
             }
             Step::Raise { to: peer, .. } | Step::Await { from: peer, .. } => (Some(peer), None),
-            Step::Read { from, into, .. } => (Some(from), Some(into)),
+            Step::Read { from, data, into } => {
+                if data.count != into.count {
+                    return Err(fault("copies between different numbers of pieces".into()));
+                }
+                (Some(from), Some(into))
+            }
+            Step::Fold { left, right, into } => {
+                if (left.data.count, right.data.count) != (into.count, into.count) {
+                    return Err(fault("combines different numbers of pieces".into()));
+                }
+                for operand in [left, right] {
+                    if operand.of == Some(part.rank) || operand.of.is_some_and(|p| p >= call.size) {
+                        return Err(fault("reads of a rank that is no peer".into()));
+                    }
+                    if operand.of.is_some() {
+                        continue;
+                    }
+                    let data = there(operand.data)?;
+                    let pieces = memory.pieces(into.buffer);
+                    let within = |i| data.indices(pieces).any(|o| o == i);
+                    if data.buffer == into.buffer
+                        && data != into
+                        && into.indices(pieces).any(within)
+                    {
+                        return Err(fault("overwrites part of an operand".into()));
+                    }
+                    if memory.shared && data.buffer == Buffer::Send && into.buffer == Buffer::Recv {
+                        return Err(fault("overwrites what it reads, in place".into()));
+                    }
+                }
+                (None, Some(into))
+            }
         };
         if let Some(region) = written.1 {
             there(region)?;

@@ -12,7 +12,7 @@
 use super::execute::Execution;
 use super::{Fault, Memory, Touch};
 use crate::call::Call;
-use crate::plan::{Part, Step};
+use crate::plan::{Buffer, Part, Region, Step};
 
 pub(super) fn check(
     call: &Call,
@@ -20,7 +20,7 @@ pub(super) fn check(
     memories: &[Memory],
     execution: &Execution,
 ) -> Result<(), Fault> {
-    let reads = |step: &Step| matches!(step, Step::Read { .. });
+    let reads = |step: &Step| matches!(step, Step::Read { .. } | Step::Fold { .. });
     if !parts.iter().any(|p| p.steps.iter().any(reads)) {
         return Ok(());
     }
@@ -53,12 +53,16 @@ pub(super) fn check(
         let mut ends: Option<Vec<(usize, u32, Vec<bool>)>> = None;
         for (reader, other) in parts.iter().enumerate() {
             for (at, step) in other.steps.iter().enumerate() {
-                let Step::Read { from, data, .. } = *step else {
-                    continue;
-                };
-                if from as usize != rank {
+                let read: Vec<Region> = peers_data(step, rank as u32)
+                    .map(|data| call.input_of_peer(rank as u32, data))
+                    .collect();
+                if read.is_empty() {
                     continue;
                 }
+                let slot = |data: &Region| match data.buffer {
+                    Buffer::Scratch(k) => part.scratch[usize::from(k)].slot,
+                    _ => false,
+                };
                 let global = first[reader] + at as u32;
                 let fault = |what: String| Fault {
                     rank: reader as u32,
@@ -70,8 +74,9 @@ pub(super) fn check(
                     return Err(fault("may come before the peer has entered".into()));
                 }
                 let after_read = reach(&[global]);
-                // The peer leaves when all of its steps are over, so one is enough.
-                if !all.iter().any(|s| after_read[*s as usize]) {
+                // The peer leaves when all of its steps are over, so one is enough. Its slots
+                // stay.
+                if !read.iter().all(slot) && !all.iter().any(|s| after_read[*s as usize]) {
                     return Err(fault("may come after the peer has left".into()));
                 }
                 let writes = ends.get_or_insert_with(|| {
@@ -87,7 +92,7 @@ pub(super) fn check(
                     writes
                 });
                 let memory = &memories[rank];
-                for cell in memory.region(data, 0) {
+                for cell in read.iter().flat_map(|data| memory.region(*data, 0)) {
                     for (written, write, after_write) in writes.iter() {
                         if *written == cell
                             && !after_write[global as usize]
@@ -104,6 +109,17 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// What a step reads of this peer, as it names it.
+fn peers_data(step: &Step, peer: u32) -> impl Iterator<Item = Region> {
+    let both = match *step {
+        Step::Read { from, data, .. } => [Some((Some(from), data)), None],
+        Step::Fold { left, right, .. } => [left, right].map(|o| Some((o.of, o.data))),
+        _ => [None, None],
+    };
+    let of_peer = move |(of, data)| (of == Some(peer)).then_some(data);
+    both.into_iter().flatten().filter_map(of_peer)
 }
 
 impl Call {

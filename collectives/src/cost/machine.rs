@@ -104,6 +104,23 @@ pub struct Machine {
     pub joined: Option<Arc<Joined>>,
     /// Reductions to all ranks in one kernel each, where devices can.
     pub one_kernel: Option<Arc<OneKernel>>,
+    /// Flags and slots in a segment, where all ranks are on one host.
+    pub segment: Option<Arc<Segment>>,
+}
+
+/// What plans cost whose ranks share a segment of a host's memory. Times in ns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// From a flag's store until the rank that awaits it goes on.
+    pub flag_ns: f64,
+    /// Copying into a slot that peers have read, by bytes.
+    pub write: Piecewise,
+    /// Copying out of a peer's slot.
+    pub read: Piecewise,
+    /// Reading plain memory of a peer.
+    pub attach: Piecewise,
+    /// Slots of one rank and call have at most so many bytes.
+    pub slot_bytes: u64,
 }
 
 /// What a reduction to all ranks costs that is one kernel on the device of each.
@@ -160,6 +177,7 @@ impl Machine {
             aside: None,
             joined: None,
             one_kernel: None,
+            segment: None,
         }
     }
 
@@ -192,6 +210,7 @@ impl Machine {
             aside: None,
             joined: None,
             one_kernel: None,
+            segment: None,
         }
     }
 

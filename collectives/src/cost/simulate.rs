@@ -304,6 +304,15 @@ pub(crate) fn play(
                     (instance, sent)
                 })
             }
+            (Step::Raise { .. }, _) if part.in_segment => {
+                let sent = ways.work(now, rank, 0.0);
+                let arrival = sent + machine.segment.as_ref().map_or(0.0, |s| s.flag_ns);
+                queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
+                Some((instance, sent))
+            }
+            (Step::Await { .. }, _) if part.in_segment => {
+                Some((instance, ways.work(now, rank, 0.0)))
+            }
             (Step::Raise { to, .. }, _) => {
                 let (sent, arrival) = ways.message(now, rank, to, Message::FLAG);
                 queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
@@ -311,6 +320,11 @@ pub(crate) fn play(
             }
             (Step::Await { from, .. }, _) => {
                 Some((instance, ways.receive(now, from, rank, Message::FLAG)))
+            }
+            (Step::Copy { from, to }, _) if is_slot(part, to) => {
+                let segment = machine.segment.as_ref();
+                let work = segment.map_or(0.0, |s| s.write.of_part(bytes(from), whole));
+                Some((instance, ways.work(now, rank, work)))
             }
             (Step::Copy { from, to }, _) => {
                 let m = bytes(from);
@@ -330,6 +344,19 @@ pub(crate) fn play(
                     work += machine.copy.of_part(m, whole);
                 }
                 Some((instance, ways.compute(now, rank, work)))
+            }
+            (Step::Read { data, .. }, _) if part.in_segment => {
+                let work = from_peer(machine, data.buffer, bytes(data), whole);
+                Some((instance, ways.work(now, rank, work)))
+            }
+            (Step::Fold { left, right, into }, _) => {
+                let m = bytes(into);
+                let peers = [left, right].into_iter().filter(|o| o.of.is_some());
+                let read: f64 = peers
+                    .map(|o| from_peer(machine, o.data.buffer, m, whole))
+                    .sum();
+                let work = read + machine.combine.of_part(m, whole);
+                Some((instance, ways.work(now, rank, work)))
             }
             (Step::Read { from, data, .. }, _) => {
                 let (_, arrival) = ways.message(now, from, rank, message(data));
@@ -388,6 +415,23 @@ fn is_aside(part: &Part, data: Region) -> bool {
         Buffer::Scratch(k) => part.scratch[usize::from(k)].aside,
         _ => false,
     }
+}
+
+/// Whether peers read it where it lies.
+fn is_slot(part: &Part, data: Region) -> bool {
+    match data.buffer {
+        Buffer::Scratch(k) => part.scratch[usize::from(k)].slot,
+        _ => false,
+    }
+}
+
+/// What it costs to have bytes from a peer's slot, or from its plain memory.
+fn from_peer(machine: &Machine, buffer: Buffer, bytes: f64, whole: f64) -> f64 {
+    let costs = machine.segment.as_ref();
+    costs.map_or(0.0, |costs| match buffer {
+        Buffer::Scratch(_) => costs.read.of_part(bytes, whole),
+        _ => costs.attach.of_part(bytes, whole),
+    })
 }
 
 /// A message as far as costs depend on it.

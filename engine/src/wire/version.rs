@@ -16,6 +16,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (5, 0xab55_aed0_865d_0419),
     // The device of a key is its UUID.
     (6, 0xab55_aed0_865d_0419),
+    (7, 0xab55_aed0_865d_0419),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -15,6 +15,7 @@
 //!    (the contract of [`Endpoint::export`]).
 //! 5. Callers vouch for their own memory by the contracts of [`Endpoint`].
 
+use super::collective::Collective;
 use super::mailbox::{MAIL_BYTES, Mail, Mailbox};
 use super::rank::{Arrivals, Level, ShmRank};
 use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
@@ -22,7 +23,7 @@ use super::{cma, words};
 use crate::Death;
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
-    RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
+    PeerMemory, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -79,6 +80,8 @@ pub struct ShmEndpoint {
     /// Peers that can no longer be heard, and whether all were told that have no ring yet.
     newly_cut_off: Vec<Peer>,
     told_of_inbox: bool,
+    /// The segment for collectives, once there was one.
+    collective: Option<Collective>,
     rank: ShmRank,
     channel: u64,
     members: Vec<u32>,
@@ -116,6 +119,7 @@ impl ShmEndpoint {
             fence: rank.fence(),
             newly_cut_off: Vec::new(),
             told_of_inbox: false,
+            collective: None,
             rank,
             channel,
             members,
@@ -578,6 +582,102 @@ impl ShmEndpoint {
     /// Whether a peer has dropped this channel.
     pub fn closed(&self, peer: Peer) -> bool {
         matches!(&self.tx[peer as usize].ring, Some((ring, _, _)) if ring.closed())
+            || self.collective.as_ref().is_some_and(|c| c.left(peer))
+    }
+
+    /// The segment that the members share for collectives; none as long as the lowest of them
+    /// has not made it.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    #[inline]
+    pub fn collective(&mut self) -> Result<Option<&mut Collective>, TransportError> {
+        if self.collective.is_none() {
+            self.open_collective()?;
+        }
+        Ok(self.collective.as_mut())
+    }
+
+    #[cold]
+    fn open_collective(&mut self) -> Result<(), TransportError> {
+        self.collective = Collective::open(&self.rank, self.channel, &self.members)?;
+        Ok(())
+    }
+
+    /// Whether this rank is the lowest member, which makes the segment.
+    fn makes_collective(&self) -> bool {
+        self.members.iter().min() == Some(&(self.rank.rank() as u32))
+    }
+
+    /// Whether plans may have their flags in a segment: payloads there carry no check bits.
+    pub fn has_collective(&self) -> bool {
+        !self.rank.checks_payloads()
+    }
+
+    /// To be called after a flag was raised: wakes members that sleep.
+    #[inline]
+    pub fn wake_members(&self) {
+        if self.fence {
+            fence(Ordering::SeqCst);
+        } else {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        }
+        let own = self.rank.rank() as u32;
+        for (peer, tx) in self.tx.iter().enumerate() {
+            // SAFETY: invariant 1.
+            let sleeping = unsafe { &*tx.sleeping };
+            if words::may_sleep(sleeping) && self.members[peer] != own {
+                self.wake(peer as Peer, sleeping);
+            }
+        }
+    }
+
+    /// Where memory of this process lies, in a word for peers; none where they cannot read it.
+    #[inline]
+    pub fn place_of(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
+        let (kind, base) = match self.rank.heap_offset(ptr, bytes) {
+            Some(base) => (RegionKind::Heap, base),
+            None if self.rank.cma_refused() => return None,
+            None => (RegionKind::Process, ptr.expose_provenance() as u64),
+        };
+        Some((kind as u64) << 56 | base)
+    }
+
+    /// Memory of a peer that it has named by [`ShmEndpoint::place_of`].
+    ///
+    /// # Errors
+    /// It lies outside of what the peer has, or cannot be read.
+    #[inline]
+    pub fn peer_memory(
+        &self,
+        peer: Peer,
+        place: u64,
+        bytes: usize,
+    ) -> Result<PeerMemory, TransportError> {
+        let base = place << 8 >> 8;
+        let heap = (place >> 56) == RegionKind::Heap as u64;
+        let plain = (place >> 56) == RegionKind::Process as u64;
+        if heap && let Some(&member) = self.members.get(peer as usize) {
+            let steps = self.rank.peer_heap(member as usize);
+            if let Some(at) = steps.and_then(|steps| steps.at(base, bytes as u64).ok()) {
+                // SAFETY: invariant 4: inside a mapping that lives as long as the rank.
+                return Ok(unsafe { PeerMemory::mapped(at, bytes) });
+            }
+        }
+        if plain {
+            let process = self.process(peer).ok_or_else(elsewhere)?;
+            if process == self.rank.pid() {
+                let at = std::ptr::with_exposed_provenance(base as usize);
+                // SAFETY: invariant 4: of this process, and the owner keeps it.
+                return Ok(unsafe { PeerMemory::mapped(at, bytes) });
+            }
+            return Ok(PeerMemory::of_process(process, base, bytes));
+        }
+        self.rank.count_malformed();
+        Err(TransportError::new(
+            TransportErrorKind::Malformed,
+            format!("a place that no rank names: {place:#x}, {bytes} bytes"),
+        ))
     }
 
     fn process_key(&self, ptr: *const u8, bytes: usize) -> Result<RegionKey, TransportError> {
@@ -1021,6 +1121,16 @@ impl Drop for ShmEndpoint {
                 exchange.close();
             }
             self.rank.tell_closed(rx.source);
+        }
+        if self.members.len() > 1 && self.has_collective() {
+            // Members may wait for a flag of this rank, also if it has raised none.
+            if self.collective.is_none() && !self.makes_collective() {
+                let _ = self.open_collective();
+            }
+            if let Some(collective) = &mut self.collective {
+                collective.close();
+                self.wake_members();
+            }
         }
         self.rank.close_channel(self.channel);
     }

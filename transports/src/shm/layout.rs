@@ -4,6 +4,7 @@
 //! adds a field raises [`WIRE_VERSION`] by one and appends a line to [`VERSIONS`] here and in
 //! `engine/src/wire/version.rs`. Lines that stand there are not changed.
 
+use super::collective::{FlagLine, Head, PAGE_BYTES, SLOT_BYTES};
 use super::segment::{JobHeader, RankControl};
 use super::status::StatusPage;
 use super::{NOTE_BYTES, STATUS_WORDS, mailbox, ring};
@@ -15,6 +16,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (4, 0x3fe3_bb30_6279_3541),
     (5, 0x3fe3_bb30_6279_3541),
     (6, 0x3fe3_bb30_6279_3541),
+    (7, 0x0062_6981_aa8e_1581),
 ];
 
 macro_rules! offsets {
@@ -28,7 +30,8 @@ fn digest() -> u64 {
     let mut places = offsets!(JobHeader: magic ranks version limit_bytes heap_window job_id
         fence_required cores note_bytes aborted creator watched checks death_epoch next_granule
         used_bytes);
-    places.extend(offsets!(RankControl: pid finalizes death namespace sleeping attending inbox));
+    places.extend(offsets!(RankControl: pid finalizes death namespace sleeping attending inbox
+        segments));
     places.extend([
         ("job header", size_of::<JobHeader>()),
         ("rank control", size_of::<RankControl>()),
@@ -41,6 +44,10 @@ fn digest() -> u64 {
         ("crossing cells", size_of::<mailbox::Cells>()),
         ("message head", size_of::<AmHead>()),
         ("region key", RegionKey::WIRE_BYTES),
+        ("segment page", PAGE_BYTES as usize),
+        ("segment head", size_of::<Head>()),
+        ("flag line", size_of::<FlagLine>()),
+        ("slot", SLOT_BYTES),
     ]);
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for (name, place) in places {

@@ -12,6 +12,7 @@
 //!    holder of a rank keeps; it is as long as its level says, a level was read once, and
 //!    what lies there is atomics, or raw bytes of a payload.
 
+use super::collective::{Made, PAGE_BYTES, Retired};
 use super::endpoint::ShmEndpoint;
 use super::heap::Heap;
 use super::job::Job;
@@ -146,6 +147,10 @@ struct Inner {
     payloads: AtomicU32,
     /// A post found no room.
     starved: AtomicU32,
+    /// Segments for collectives that this rank has made,
+    segments: Mutex<Vec<Made>>,
+    /// and memory for slots that no segment uses any more.
+    slots: Mutex<Vec<Retired>>,
 }
 
 /// The last endpoint and the last user of the rank are gone: peers may learn that it has
@@ -198,6 +203,8 @@ impl ShmRank {
             namespace: super::job::namespace(),
             payloads: AtomicU32::new(0),
             starved: AtomicU32::new(0),
+            segments: Mutex::default(),
+            slots: Mutex::default(),
         })))
     }
 
@@ -479,7 +486,12 @@ impl ShmRank {
         if bytes >= GRANULE {
             return self.0.job.segment().reserve_granules(bytes);
         }
-        // What is left of a granule is given up: blocks of two sizes share it.
+        self.carve(&mut arena, bytes)
+    }
+
+    /// Pages of a granule, of which blocks of several sizes share one; what is left of one is
+    /// given up.
+    fn carve(&self, arena: &mut Arena, bytes: u64) -> Result<u64, TransportError> {
         if arena.page + bytes > arena.page_end {
             arena.page = self.0.job.segment().reserve_granules(GRANULE)?;
             arena.page_end = arena.page + GRANULE;
@@ -487,6 +499,56 @@ impl ShmRank {
         let offset = arena.page;
         arena.page += bytes;
         Ok(offset)
+    }
+
+    /// The newest segment for collectives that a rank has made.
+    pub(crate) fn segments_of(&self, rank: u32) -> &AtomicU64 {
+        &self.0.job.control(rank as usize).segments
+    }
+
+    /// Those that this rank has made.
+    pub(crate) fn made_segments(&self) -> MutexGuard<'_, Vec<Made>> {
+        lock(&self.0.segments)
+    }
+
+    /// Pages of the arena for a segment: their offset.
+    pub(crate) fn allocate_pages(&self, bytes: u64) -> Result<u64, TransportError> {
+        let segment = self.0.job.segment();
+        let offset = match bytes >= GRANULE {
+            true => segment.reserve_granules(bytes)?,
+            false => self.carve(&mut lock(&self.0.arena), bytes)?,
+        };
+        let at = segment.arena.at(offset, bytes)?;
+        // SAFETY: invariant 2 of `mapping`: `at` has returned the address.
+        unsafe { mapping::populate(at, bytes, true) }?;
+        Ok(offset)
+    }
+
+    /// Address of so many pages at an offset that a peer has named.
+    pub(crate) fn pages(&self, offset: u64, pages: usize) -> Option<*mut u8> {
+        let segment = self.0.job.segment();
+        let bytes = pages as u64 * PAGE_BYTES;
+        let inside = offset.is_multiple_of(PAGE_BYTES)
+            && offset >= segment::head_bytes(self.0.job.ranks())
+            && offset.checked_add(bytes)? <= segment.reserved_bytes();
+        inside.then(|| segment.arena.at(offset, bytes).ok())?
+    }
+
+    /// Memory for the slots of a segment.
+    pub(crate) fn take_slots(&self, bytes: u64) -> Result<(u64, *mut u8), TransportError> {
+        let mut retired = lock(&self.0.slots);
+        if let Some(at) = retired.iter().position(Retired::is_quiet) {
+            let offset = retired.swap_remove(at).offset;
+            let at = self.0.job.segment().arena.at(offset, bytes)?;
+            return Ok((offset, at));
+        }
+        drop(retired);
+        self.reserve_shared(bytes)
+    }
+
+    /// Takes it back, to be used once nobody reads it any more.
+    pub(crate) fn retire_slots(&self, slots: Retired) {
+        lock(&self.0.slots).push(slots);
     }
 
     fn block_closed(&self, offset: u64, level: Level) -> bool {

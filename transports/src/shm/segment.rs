@@ -89,6 +89,9 @@ pub(crate) struct RankControl {
     /// Offset of the newest ring that a peer has opened to this rank; rings
     /// are linked through their headers.
     pub inbox: AtomicU64,
+    /// Offset of the newest segment for collectives that the rank has made; they are linked
+    /// through their heads.
+    pub segments: AtomicU64,
 }
 
 /// Makes a nameless file, which nobody can shrink.

@@ -1,0 +1,429 @@
+//! Plans for ranks of one host: flags in a segment that they share, and data that peers
+//! read, or combine, where it lies.
+//!
+//! ```text
+//! one phase     copy in -> raise -> await all -> read and fold out of the peers' slots
+//! direct        raise -> await all -> read and fold the peers' buffers -> raise -> await all
+//! in slices     the same of an own slice of the vector -> raise, await -> the peers' slices
+//! ```
+//!
+//! In one phase nobody waits for readers: a slot stays as it is for the next call, and the
+//! one after that waits for calls before to be over. Of a buffer of the program the last
+//! flags say that all have read it. Operands are combined in the balanced association, each
+//! rank for itself, so that sums have the same bits everywhere.
+//!
+//! # Sources
+//! One phase: the all-to-all exchange of small reductions, R. Thakur, R. Rabenseifner,
+//! W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1),
+//! 2005. Flags and slots in shared memory: R. Graham, G. Shipman, "MPI Support for
+//! Multi-core Architectures: Optimized Shared Memory Collectives", EuroPVM/MPI 2008. Reads
+//! of the peers' buffers: S. Chakraborty, H. Subramoni, D. Panda, "Contention-Aware
+//! Kernel-Assisted MPI Collectives for Multi-/Many-core Systems", IEEE Cluster 2017; J. Hashmi
+//! et al., "Designing Efficient Shared Address Space Reduction Collectives for
+//! Multi-/Many-cores", IPDPS 2018.
+
+use crate::balanced::Fold;
+use crate::builder::Builder;
+use crate::call::Operation;
+use crate::plan::{Buffer, Operand, Region};
+
+/// Whether these plans are for a call.
+pub(super) fn suits(call: &crate::call::Call) -> bool {
+    call.first_side.is_none() && !call.varying && !call.operation.of_neighbors() && call.size > 1
+}
+
+/// Who lets whom go on, in one phase of a call.
+fn exchange(b: &mut Builder, to: impl Iterator<Item = u32>, from: impl Iterator<Item = u32>) {
+    b.phase();
+    let tag = b.tag(0);
+    for peer in to {
+        b.raise(peer, tag);
+    }
+    for peer in from {
+        b.wait(peer, tag);
+    }
+}
+
+/// Other ranks, the next one first, so that not all read the same at a time.
+fn others(rank: u32, size: u32) -> impl Iterator<Item = u32> {
+    (1..size).map(move |distance| (rank + distance) % size)
+}
+
+/// Combines what ranks `first..first + count` have, as the tree of so many ranks says, into
+/// `result`.
+fn fold_run(b: &mut Builder, count: u32, operand: &dyn Fn(u32) -> Operand, result: Region) {
+    let fold = Fold::of(count);
+    let mut rooms = Rooms::new(result);
+    let all = rooms.fold(b, fold, (0, fold.leaves), operand, Some(result));
+    finish(b, all, result);
+}
+
+/// The same of prefixes, whose tree is another.
+fn fold_prefix(b: &mut Builder, count: u32, operand: &dyn Fn(u32) -> Operand, result: Region) {
+    let mut rooms = Rooms::new(result);
+    let mut end = count;
+    let mut value: Option<Operand> = None;
+    while end > 0 {
+        let block = 1 << end.trailing_zeros();
+        end -= block;
+        let last = (end == 0).then_some(result);
+        let within = |i: u32| operand(end + i);
+        let alone = last.filter(|_| value.is_none());
+        let left = rooms.fold(b, Fold::of(block), (0, block), &within, alone);
+        value = Some(match value {
+            None => left,
+            Some(right) => rooms.combine(b, left, right, last),
+        });
+    }
+    if let Some(all) = value {
+        finish(b, all, result);
+    }
+}
+
+/// What is one operand alone was combined with nothing.
+fn finish(b: &mut Builder, all: Operand, result: Region) {
+    match all.of {
+        Some(peer) => {
+            b.read_peer(peer, all.data, result);
+        }
+        None => b.copy(all.data, result),
+    }
+}
+
+/// Room for what is combined on the way: taken and given back.
+struct Rooms {
+    buffers: Vec<Region>,
+    free: Vec<Region>,
+    like: Region,
+}
+
+impl Rooms {
+    fn new(like: Region) -> Self {
+        Self {
+            buffers: Vec::new(),
+            free: Vec::new(),
+            like,
+        }
+    }
+
+    fn take(&mut self, b: &mut Builder) -> Region {
+        if let Some(room) = self.free.pop() {
+            return room;
+        }
+        let buffer = match b.call.operation {
+            // A share of the vector, as long as this rank's own.
+            Operation::ReduceScatter => {
+                b.scratch_like(1, crate::plan::Lengths::All(b.rank))
+            }
+            // A slice is as long as the vector's first, or shorter.
+            _ => b.scratch_like(self.like.count, crate::plan::Lengths::Rotated(self.like.first)),
+        };
+        let room = Region::run(buffer, 0, self.like.count);
+        self.buffers.push(room);
+        room
+    }
+
+    fn give(&mut self, operand: Operand) {
+        if operand.of.is_none() && self.buffers.contains(&operand.data) {
+            self.free.push(operand.data);
+        }
+    }
+
+    fn combine(
+        &mut self,
+        b: &mut Builder,
+        left: Operand,
+        right: Operand,
+        last: Option<Region>,
+    ) -> Operand {
+        self.give(left);
+        self.give(right);
+        let into = match last {
+            Some(result) => result,
+            None => self.take(b),
+        };
+        b.fold(left, right, into);
+        Operand::own(into)
+    }
+
+    /// Leaves `from..to` of a tree, depth first: as many intermediate results as it is deep.
+    fn fold(
+        &mut self,
+        b: &mut Builder,
+        fold: Fold,
+        (from, to): (u32, u32),
+        operand: &dyn Fn(u32) -> Operand,
+        last: Option<Region>,
+    ) -> Operand {
+        if to - from == 1 {
+            let first = fold.first(from);
+            return match fold.partner(first) {
+                Some(second) => self.combine(b, operand(first), operand(second), last),
+                None => operand(first),
+            };
+        }
+        let middle = from + (to - from) / 2;
+        let left = self.fold(b, fold, (from, middle), operand, None);
+        let right = self.fold(b, fold, (middle, to), operand, None);
+        self.combine(b, left, right, last)
+    }
+}
+
+/// Everybody's data through slots, in one phase.
+pub(super) fn one_phase(b: &mut Builder) {
+    use Operation as O;
+    let (call, rank, size) = (b.call, b.rank, b.call.size);
+    let (root, at_root) = (call.root, b.rank == b.call.root);
+    b.in_segment();
+    let input = call.input(rank);
+    let result = b.vector(Buffer::Recv);
+    // Ranks whose slots this one reads, and those that read its own.
+    let everybody = || others(rank, size);
+    let nobody = || others(rank, 1);
+    let only_root = || std::iter::once(root).filter(move |_| !at_root);
+    match call.operation {
+        O::Barrier => exchange(b, everybody(), everybody()),
+        O::Bcast | O::Scatter => {
+            let pieces = match call.operation {
+                O::Scatter => size,
+                _ => 1,
+            };
+            let slot = b.slot(pieces);
+            if at_root {
+                let all = Region::run(slot, 0, pieces);
+                b.copy(Region { buffer: input, ..all }, all);
+                exchange(b, everybody(), nobody());
+                if call.operation == O::Scatter && !call.in_place {
+                    b.copy(Region::piece(input, rank), Region::piece(Buffer::Recv, 0));
+                }
+            } else {
+                exchange(b, nobody(), only_root());
+                let piece = if call.operation == O::Scatter { rank } else { 0 };
+                b.read_peer(root, Region::piece(slot, piece), Region::piece(Buffer::Recv, 0));
+            }
+        }
+        O::Gather | O::Allgather => {
+            let own = call.own(rank);
+            let slot = b.slot(1);
+            let reads = at_root || call.operation == O::Allgather;
+            let is_read = !at_root || call.operation == O::Allgather;
+            if is_read {
+                b.copy(own, Region::piece(slot, 0));
+            }
+            let tells = |peer: &u32| call.operation == O::Allgather || *peer == root && !at_root;
+            exchange(
+                b,
+                everybody().filter(tells),
+                everybody().filter(|_| reads),
+            );
+            if reads {
+                for peer in everybody() {
+                    let to = Region::piece(Buffer::Recv, peer);
+                    b.read_peer(peer, Region::piece(slot, 0), to);
+                }
+                b.copy(own, Region::piece(Buffer::Recv, rank));
+            }
+        }
+        O::Alltoall => {
+            let slot = b.slot(size);
+            let all = Region::run(slot, 0, size);
+            b.copy(Region { buffer: input, ..all }, all);
+            exchange(b, everybody(), everybody());
+            for peer in everybody() {
+                let to = Region::piece(Buffer::Recv, peer);
+                b.read_peer(peer, Region::piece(slot, rank), to);
+            }
+            b.copy(Region::piece(input, rank), Region::piece(Buffer::Recv, rank));
+        }
+        O::Reduce | O::Allreduce => {
+            let slot = b.slot(1);
+            let to_all = call.operation == O::Allreduce;
+            if to_all || !at_root {
+                b.copy(b.input(), Region::piece(slot, 0));
+            }
+            let tells = |peer: &u32| to_all || *peer == root && !at_root;
+            let reads = to_all || at_root;
+            exchange(
+                b,
+                everybody().filter(tells),
+                everybody().filter(|_| reads),
+            );
+            if reads {
+                let own = b.input();
+                let operand = |peer: u32| match peer == rank {
+                    true => Operand::own(own),
+                    false => Operand::of_peer(peer, Region::piece(slot, 0)),
+                };
+                fold_run(b, size, &operand, result);
+            }
+        }
+        O::ReduceScatter => {
+            let slot = b.slot(size);
+            let all = Region::run(slot, 0, size);
+            b.copy(Region { buffer: input, ..all }, all);
+            exchange(b, everybody(), everybody());
+            let share = Region::piece(slot, rank);
+            let operand = |peer: u32| match peer == rank {
+                true => Operand::own(share),
+                false => Operand::of_peer(peer, share),
+            };
+            fold_run(b, size, &operand, Region::piece(Buffer::Recv, 0));
+        }
+        O::Scan | O::Exscan => {
+            let slot = b.slot(1);
+            let own = b.input();
+            if rank + 1 < size {
+                b.copy(own, Region::piece(slot, 0));
+            }
+            exchange(b, rank + 1..size, 0..rank);
+            let operand = |peer: u32| match peer == rank {
+                true => Operand::own(own),
+                false => Operand::of_peer(peer, Region::piece(slot, 0)),
+            };
+            let count = rank + u32::from(call.operation == O::Scan);
+            fold_prefix(b, count, &operand, result);
+        }
+        O::NeighborAllgather | O::NeighborAlltoall => {}
+    }
+}
+
+/// From and in the buffers of the program.
+pub(super) fn direct(b: &mut Builder) {
+    use Operation as O;
+    let (call, rank, size) = (b.call, b.rank, b.call.size);
+    let (root, at_root) = (call.root, b.rank == b.call.root);
+    b.in_segment();
+    let input = call.input(rank);
+    let result = b.vector(Buffer::Recv);
+    let everybody = || others(rank, size);
+    let nobody = || others(rank, 1);
+    let only_root = || std::iter::once(root);
+    let rooted = call.operation.rooted();
+    // The root is read by all, or reads all.
+    let is_read = match call.operation {
+        O::Bcast | O::Scatter => at_root,
+        O::Gather | O::Reduce => !at_root,
+        _ => true,
+    };
+    match (rooted, is_read, at_root) {
+        (false, ..) => match call.operation {
+            O::Scan | O::Exscan => exchange(b, rank + 1..size, 0..rank),
+            _ => exchange(b, everybody(), everybody()),
+        },
+        (true, true, true) => exchange(b, everybody(), nobody()),
+        (true, true, false) => exchange(b, only_root(), nobody()),
+        (true, false, true) => exchange(b, nobody(), everybody()),
+        (true, false, false) => exchange(b, nobody(), only_root()),
+    }
+    // Where the result takes the place of what peers read, it waits for them.
+    let over = call.in_place && input == Buffer::Recv || call.shares_memory();
+    let mut late: Option<(Region, Region)> = None;
+    match call.operation {
+        O::Bcast if !at_root => {
+            b.read_peer(root, Region::piece(Buffer::Send, 0), result);
+        }
+        O::Scatter if !at_root => {
+            let share = Region::piece(Buffer::Send, rank);
+            b.read_peer(root, share, Region::piece(Buffer::Recv, 0));
+        }
+        O::Scatter if !call.in_place => {
+            b.copy(Region::piece(input, rank), Region::piece(Buffer::Recv, 0));
+        }
+        O::Gather if !at_root => {}
+        O::Gather | O::Allgather => {
+            for peer in everybody() {
+                let to = Region::piece(Buffer::Recv, peer);
+                b.read_peer(peer, Region::piece(Buffer::Send, 0), to);
+            }
+            b.copy(call.own(rank), Region::piece(Buffer::Recv, rank));
+        }
+        O::Alltoall => {
+            let into = match over {
+                true => b.scratch(size),
+                false => Buffer::Recv,
+            };
+            for peer in everybody() {
+                let share = Region::piece(Buffer::Send, rank);
+                b.read_peer(peer, share, Region::piece(into, peer));
+            }
+            let own = Region::piece(into, rank);
+            b.copy(Region::piece(input, rank), own);
+            if over {
+                let all = Region::run(into, 0, size);
+                late = Some((all, Region { buffer: Buffer::Recv, ..all }));
+            }
+        }
+        O::Reduce if !at_root => {}
+        O::Reduce | O::Allreduce | O::ReduceScatter | O::Scan | O::Exscan => {
+            let (own, into) = match call.operation {
+                O::ReduceScatter => {
+                    (Region::piece(input, rank), Region::piece(Buffer::Recv, 0))
+                }
+                _ => (b.input(), result),
+            };
+            let theirs = Region { buffer: Buffer::Send, ..own };
+            let operand = |peer: u32| match peer == rank {
+                true => Operand::own(own),
+                false => Operand::of_peer(peer, theirs),
+            };
+            // Nobody reads the root's.
+            let over = over && call.operation != O::Reduce;
+            let sum = match over {
+                true => {
+                    let like = match call.operation {
+                        O::ReduceScatter => rank,
+                        _ => 0,
+                    };
+                    let room = b.scratch_like(1, crate::plan::Lengths::All(like));
+                    Region::piece(room, 0)
+                }
+                false => into,
+            };
+            match call.operation {
+                // Its own input is the first rank's result.
+                O::Scan if over && rank == 0 => {}
+                O::Scan => fold_prefix(b, rank + 1, &operand, sum),
+                O::Exscan if rank == 0 => {}
+                O::Exscan => fold_prefix(b, rank, &operand, sum),
+                _ => fold_run(b, size, &operand, sum),
+            }
+            let empty = matches!(call.operation, O::Scan | O::Exscan) && rank == 0;
+            late = over.then_some((sum, into)).filter(|_| !empty);
+        }
+        _ => {}
+    }
+    // All was read.
+    match (rooted, is_read, at_root) {
+        (false, ..) => match call.operation {
+            O::Scan | O::Exscan => exchange(b, 0..rank, rank + 1..size),
+            _ => exchange(b, everybody(), everybody()),
+        },
+        (true, true, true) => exchange(b, nobody(), everybody()),
+        (true, true, false) => exchange(b, nobody(), only_root()),
+        (true, false, true) => exchange(b, everybody(), nobody()),
+        (true, false, false) => exchange(b, only_root(), nobody()),
+    }
+    if let Some((from, to)) = late {
+        b.copy(from, to);
+    }
+}
+
+/// An allreduce of which each rank combines a slice.
+pub(super) fn in_slices(b: &mut Builder) {
+    let (call, rank, size) = (b.call, b.rank, b.call.size);
+    b.in_segment();
+    let input = call.input(rank);
+    let everybody = || others(rank, size);
+    exchange(b, everybody(), everybody());
+    let operand = |peer: u32| match peer == rank {
+        true => Operand::own(Region::piece(input, rank)),
+        false => Operand::of_peer(peer, Region::piece(Buffer::Send, rank)),
+    };
+    fold_run(b, size, &operand, Region::piece(Buffer::Recv, rank));
+    exchange(b, everybody(), everybody());
+    for peer in everybody() {
+        let slice = Region::piece(Buffer::Recv, peer);
+        b.read_peer(peer, slice, slice);
+    }
+    exchange(b, everybody(), everybody());
+}
