@@ -25,6 +25,7 @@
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
 use super::foreign::Foreign;
+use super::in_segment::{self, FAILED, Segment, Waited};
 use super::inline::{Begun, Desk};
 use super::one_kernel::Exchanging;
 use super::program::{Action, Program, TAG_BITS};
@@ -85,7 +86,7 @@ pub struct OperationEnd {
 pub type Combined = std::thread::Result<Result<()>>;
 
 /// What the executor needs of the lane that it is a part of.
-pub trait Driver {
+pub trait Driver: Segment {
     fn executor(&mut self) -> &mut Executor;
 
     /// This rank.
@@ -180,6 +181,8 @@ pub struct Executor {
     slots: Slab<Option<Box<Run>>>,
     /// Those whose steps a device takes now.
     working: Vec<u32>,
+    /// Those that wait for a flag in the ranks' segment.
+    awaiting: Vec<u32>,
     #[expect(clippy::vec_box, reason = "boxes to be used again")]
     spare: Vec<Box<Run>>,
     programs: Vec<(u64, Arc<Program>)>,
@@ -213,6 +216,26 @@ impl Executor {
     #[inline]
     pub fn uses_devices(&self) -> bool {
         !self.working.is_empty()
+    }
+
+    /// Whether any waits for a flag in the ranks' segment.
+    #[inline]
+    pub fn awaits_flags(&self) -> bool {
+        !self.awaiting.is_empty()
+    }
+
+    /// The peer whose flag a run waits for, and the run's tags.
+    pub fn awaits_flag(&self, id: u32) -> Option<(u32, u32)> {
+        let run = self.run(id)?;
+        run.awaits.map(|(_, peer)| (peer, run.tags))
+    }
+
+    /// The number of a call with these tags: one of the last.
+    #[inline]
+    pub fn number_of(&self, tags: u32) -> u32 {
+        let last = self.sequence.wrapping_sub(1);
+        let back = last.wrapping_sub(tags >> TAG_BITS) % (1 << SEQUENCE_BITS);
+        last.wrapping_sub(back)
     }
 
     /// Whether a device takes a step that waits for no other rank.
@@ -571,6 +594,9 @@ fn begin_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
     if run.was_done(instance) {
         return run.complete(instance);
     }
+    if run.program.in_segment {
+        return segment_step(driver, run, instance);
+    }
     let (action, segment) = run.place(instance);
     if run.phase == Phase::Failing {
         give_up_step(driver, run, action, segment);
@@ -629,8 +655,83 @@ fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u
                 }
             }
         }
-        Action::Copy { .. } | Action::Combine { .. } => {}
+        // Those of a segment are given up by [`segment_step`].
+        _ => {}
     }
+}
+
+/// Takes a step of a plan whose ranks share a segment, or gives it up if the run fails: its
+/// flag says so, and what peers may still read stays until they have.
+fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
+    let (action, _) = run.place(instance);
+    let call = run.number;
+    let taken = match (action, run.phase == Phase::Failing) {
+        (Action::Enter | Action::Leave, _) => in_segment::execute(action, call, driver, run),
+        (Action::Raise { .. }, true) => {
+            driver.raise(call, FAILED, run.failed_rank().into());
+            in_segment::Taken::Done
+        }
+        (Action::Await { from, phase }, true) if run.program.publishes => {
+            match driver.flag(call, from, phase) {
+                Waited::For(peer) => in_segment::Taken::Waits(peer),
+                Waited::Done(_) | Waited::Failed(..) => in_segment::Taken::Done,
+            }
+        }
+        (_, true) => in_segment::Taken::Done,
+        (Action::Fold { left, right, into }, false) if run.combines_by_foreign_code() => {
+            let operands = in_segment::operands(driver, run, call, (left, right, into));
+            match operands.and_then(|all| run.folding(all)) {
+                Ok(work) => {
+                    // The run's memory and operator outlive it: it counts as an operation.
+                    run.in_flight += 1;
+                    return driver.combine(run.id, instance, work);
+                }
+                Err(e) => in_segment::Taken::Failed(e, NOBODY),
+            }
+        }
+        (_, false) => in_segment::execute(action, call, driver, run),
+    };
+    match taken {
+        in_segment::Taken::Done => run.complete(instance),
+        in_segment::Taken::Waits(peer) => {
+            run.awaits = Some((instance, peer));
+            run.in_flight += 1;
+            let awaiting = &mut driver.executor().awaiting;
+            if !awaiting.contains(&run.id) {
+                awaiting.push(run.id);
+            }
+        }
+        in_segment::Taken::Failed(e, failed_rank) => {
+            run.complete(instance);
+            fail(driver, run, e, failed_rank);
+        }
+    }
+}
+
+/// Asks after the flags that runs wait for. True if any was raised.
+pub fn advance_flags<D: Driver>(driver: &mut D) -> bool {
+    let (mut any, mut at) = (false, 0);
+    while let Some(&id) = driver.executor().awaiting.get(at) {
+        let Some(mut run) = driver.executor().take_out(id) else {
+            driver.executor().awaiting.swap_remove(at);
+            continue;
+        };
+        if let Some((instance, _)) = run.awaits.take() {
+            run.in_flight -= 1;
+            segment_step(driver, &mut run, instance);
+            let waits = run.awaits.is_some_and(|(same, _)| same == instance);
+            if !waits {
+                any = true;
+                go_on(driver, &mut run);
+            }
+        }
+        match run.awaits {
+            Some(_) => at += 1,
+            None => drop(driver.executor().awaiting.swap_remove(at)),
+        }
+        put_back(driver, run);
+    }
+    any
 }
 
 /// Begins a reduction that is one kernel of each rank.
@@ -906,6 +1007,15 @@ fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, failed_rank: u32) {
     }
     run.phase = Phase::Failing;
     run.set_failed_rank(failed_rank);
+    if let Some((instance, _)) = run.awaits {
+        let (action, _) = run.place(instance);
+        // What peers read stays; and all hear of it once the segment is there.
+        if matches!(action, Action::Await { .. }) && !run.program.publishes {
+            run.awaits = None;
+            run.in_flight -= 1;
+            run.complete(instance);
+        }
+    }
     for instance in std::mem::take(&mut run.deferred) {
         let (action, segment) = run.place(instance);
         give_up_step(driver, run, action, segment);

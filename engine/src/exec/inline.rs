@@ -15,6 +15,7 @@
 //! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`]; a run that takes up the
 //!    program copies scratch to its own.
 
+use super::in_segment::{self, Segment};
 use super::memory::Memory;
 use super::operator::{Fit, Reduction};
 use super::program::Action;
@@ -24,12 +25,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::select::AT_ONCE_BYTES;
 use crate::view::RawView;
 use osier_collectives::{Buffer, Region, Scratch};
+use osier_transports::shm::SLOT_BYTES;
 use std::mem::MaybeUninit;
 
 /// Bytes of a message: as much as always leaves at once.
 pub const MOST_BYTES: usize = AT_ONCE_BYTES;
 /// Steps of a program.
-const MOST_STEPS: usize = 64;
+const MOST_STEPS: usize = 128;
 /// Scratch buffers of a program.
 const MOST_SCRATCH: usize = 4;
 
@@ -41,6 +43,10 @@ pub struct InlineSchedule {
     scratch: Box<[u32]>,
     /// and of the longest region.
     pieces: usize,
+    /// The scratch buffer that peers read, and its pieces.
+    slot: Option<(u16, usize)>,
+    /// Steps are those of a segment.
+    in_segment: bool,
 }
 
 /// `MOST_BYTES` in scratch.
@@ -60,10 +66,15 @@ pub struct Small {
 /// The same, with scratch buffers and operator.
 pub struct Desk<'a> {
     small: Small,
+    /// The scratch buffer that peers read, its pieces, and where it lies.
+    slot: (Option<u16>, usize, *mut u8),
     /// The operator of a call that combines, and what it combines there.
     operator: Option<(&'a dyn Reduction, Fit)>,
     scratch: [Line; MOST_SCRATCH],
 }
+
+// SAFETY: the slot is memory of the segment, tied to no thread.
+unsafe impl Send for Begun {}
 
 /// What is done of a program that a run takes up.
 #[derive(Clone)]
@@ -71,7 +82,9 @@ pub struct Begun {
     /// Upper part of the messages' tags.
     pub tags: u32,
     /// Complete steps, by bits.
-    pub done: u64,
+    pub done: u128,
+    /// Where the slot lies that peers read, if the call has one by now.
+    pub slot: Option<*mut u8>,
     /// The scratch buffers, piece after piece,
     scratch: Vec<MaybeUninit<u8>>,
     /// pieces of each,
@@ -92,8 +105,9 @@ impl InlineSchedule {
         if actions.len() > MOST_STEPS || scratch.len() > MOST_SCRATCH {
             return None;
         }
+        let slot = scratch.iter().position(|s| s.slot);
         let mut order = Vec::with_capacity(actions.len());
-        let mut done = 0u64;
+        let mut done = 0u128;
         while order.len() < actions.len() {
             let ready = |step: &usize| {
                 done & 1 << step == 0 && before[*step].iter().all(|b| done & 1 << b != 0)
@@ -102,6 +116,8 @@ impl InlineSchedule {
                 Action::Send { .. } => 0,
                 Action::Copy { .. } | Action::Combine { .. } | Action::Exchange { .. } => 1,
                 Action::Receive { .. } => 2,
+                // They follow one another.
+                _ => 0,
             };
             let next = (0..actions.len()).filter(ready).min_by_key(rank)?;
             done |= 1 << next;
@@ -111,13 +127,34 @@ impl InlineSchedule {
             order: order.into(),
             scratch: scratch.iter().map(|s| s.pieces).collect(),
             pieces: pieces as usize,
+            slot: slot.map(|k| (k as u16, scratch[k].pieces as usize)),
+            in_segment: matches!(actions.first(), Some(Action::Enter)),
         })
     }
 
     /// Whether there is room for pieces of these bytes.
     #[inline]
     pub fn fits(&self, bytes: usize) -> bool {
-        bytes.saturating_mul(self.pieces) <= MOST_BYTES
+        let most = |pieces: usize, most| bytes.saturating_mul(pieces) <= most;
+        if !self.in_segment {
+            return most(self.pieces, MOST_BYTES);
+        }
+        let scratch = self.scratch.iter().enumerate();
+        let others = scratch.filter(|(k, _)| self.slot.is_none_or(|slot| slot.0 as usize != *k));
+        let slot = self.slot.map_or(0, |slot| slot.1);
+        most(slot, SLOT_BYTES) && others.fold(true, |fits, (_, p)| fits & most(*p as usize, MOST_BYTES))
+    }
+
+    /// The scratch buffer that peers read, and its pieces.
+    #[inline]
+    pub fn slot(&self) -> Option<(u16, usize)> {
+        self.slot
+    }
+
+    /// Whether its steps are those of a segment.
+    #[inline]
+    pub fn in_segment(&self) -> bool {
+        self.in_segment
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -137,14 +174,22 @@ impl InlineSchedule {
             done: self.order[..taken]
                 .iter()
                 .fold(0, |all, step| all | 1 << step),
+            slot: Some(desk.slot.2).filter(|at| !at.is_null()),
             scratch: desk
                 .scratch
                 .iter()
                 .zip(&self.scratch)
-                .flat_map(|(line, pieces)| &line.0[..*pieces as usize * desk.small.bytes])
+                .enumerate()
+                // What peers read stays where it is.
+                .filter(|(k, _)| desk.slot.0.is_none_or(|slot| usize::from(slot) != *k))
+                .flat_map(|(_, (line, pieces))| &line.0[..*pieces as usize * desk.small.bytes])
                 .copied()
                 .collect(),
-            pieces: self.scratch.clone(),
+            pieces: {
+                let slot = desk.slot.0.map(usize::from);
+                let pieces = self.scratch.iter().enumerate();
+                pieces.map(|(k, p)| if slot == Some(k) { 0 } else { *p }).collect()
+            },
             bytes: desk.small.bytes,
         }
     }
@@ -173,7 +218,7 @@ impl Small {
         let whole = |side: Option<(&RawView, usize)>| {
             side.is_none_or(|(view, pieces)| view.bytes() == bytes * pieces)
         };
-        if bytes > MOST_BYTES || !whole(send) || !whole(recv) {
+        if bytes > SLOT_BYTES || !whole(send) || !whole(recv) {
             return None;
         }
         Self::within(send.map(|s| s.0), recv.map(|r| r.0), bytes)
@@ -185,7 +230,7 @@ impl Small {
             Some(view) => view.as_contiguous(),
             None => Some(std::ptr::null_mut()),
         };
-        if bytes > MOST_BYTES {
+        if bytes > SLOT_BYTES {
             return None;
         }
         Some(Small {
@@ -201,24 +246,59 @@ impl<'a> Desk<'a> {
     pub fn new(small: Small, operator: Option<(&'a dyn Reduction, Fit)>) -> Self {
         Self {
             small,
+            slot: (None, 0, std::ptr::null_mut()),
             operator,
             scratch: [Line([MaybeUninit::uninit(); MOST_BYTES]); MOST_SCRATCH],
         }
     }
 }
 
-impl Regions for Desk<'_> {
+impl Desk<'_> {
+    /// With a scratch buffer that peers read, of so many pieces.
     #[inline]
-    fn view(&mut self, region: Region, _segment: u32) -> RawView {
+    pub fn with_slot(mut self, slot: Option<(u16, usize)>) -> Self {
+        if let Some((k, pieces)) = slot {
+            (self.slot.0, self.slot.1) = (Some(k), pieces);
+        }
+        self
+    }
+
+    pub(super) fn slot_at(&mut self, at: *mut u8) {
+        self.slot.2 = at;
+    }
+
+    pub(super) fn slot_pieces(&self) -> usize {
+        self.slot.1
+    }
+
+    pub(super) fn bytes_of_piece(&self) -> usize {
+        self.small.bytes
+    }
+
+    pub(super) fn combiner(&self) -> Option<(&dyn Reduction, &Fit)> {
+        let (operator, fit) = self.operator.as_ref()?;
+        Some((*operator, fit))
+    }
+
+    #[inline]
+    pub(super) fn place(&mut self, region: Region) -> RawView {
         let each = self.small.bytes;
         let start: *mut u8 = match region.buffer {
             Buffer::Send => self.small.send,
             Buffer::Recv => self.small.recv,
+            Buffer::Scratch(k) if self.slot.0 == Some(k) => self.slot.2,
             Buffer::Scratch(k) => self.scratch[k as usize].0.as_mut_ptr().cast(),
         };
         // Of no bytes, the address does not matter.
         let at = start.wrapping_add(region.first as usize * each);
         RawView::untyped(at, region.count as usize * each)
+    }
+}
+
+impl Regions for Desk<'_> {
+    #[inline]
+    fn view(&mut self, region: Region, _segment: u32) -> RawView {
+        self.place(region)
     }
 
     #[inline]
@@ -255,6 +335,33 @@ pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Opt
             Taken::Done => taken += 1,
             Taken::Later(Refused) => break,
             Taken::Failed(e, _) => return (taken + 1, Some(e)),
+        }
+    }
+    (taken, None)
+}
+
+/// Runs a program of a segment as far as flags are raised in time: the steps that were taken,
+/// and the error of the last of them. `wait` says whether to look once more for a peer's.
+#[inline]
+pub fn run_in_segment<S: Segment>(
+    segment: &mut S,
+    step: impl Fn(&S, usize) -> Option<Action>,
+    call: u32,
+    desk: &mut Desk<'_>,
+    mut wait: impl FnMut(&mut S, u32) -> bool,
+) -> (usize, Option<(Error, u32)>) {
+    let mut taken = 0;
+    while let Some(action) = step(segment, taken) {
+        match in_segment::execute(action, call, segment, desk) {
+            in_segment::Taken::Done => taken += 1,
+            in_segment::Taken::Waits(peer) => {
+                if !wait(segment, peer) {
+                    break;
+                }
+            }
+            in_segment::Taken::Failed(e, failed_rank) => {
+                return (taken + 1, Some((e, failed_rank)));
+            }
         }
     }
     (taken, None)

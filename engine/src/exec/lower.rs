@@ -9,7 +9,7 @@ use super::graph::{Edge, Graph};
 use super::inline::InlineSchedule;
 use super::program::{Action, Program, RunsOn, SEGMENT_TAGS};
 use crate::error::{Error, ErrorKind, Result};
-use osier_collectives::{Buffer, Call, Part, Region, Step};
+use osier_collectives::{Buffer, Call, Operation, Part, Region, Step};
 use std::collections::HashMap;
 
 /// Rounds of a phase in a plan's tags.
@@ -27,8 +27,11 @@ fn tag(of_plan: u32) -> u32 {
 /// Makes a program of one rank's part of a call.
 ///
 /// # Errors
-/// If the part reads the memory of other ranks.
+/// If the part reads the memory of other ranks, and has no flags in a segment.
 pub fn lower(call: &Call, part: &Part) -> Result<Program> {
+    if part.in_segment {
+        return Ok(in_segment(call, part));
+    }
     let nothing = Region::run(Buffer::Recv, 0, 0);
     // Where a piece is does not hang on how many there are.
     let placed = |data: Region| match data.buffer {
@@ -75,7 +78,7 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
                     right: placed(right),
                     into: placed(into),
                 },
-                Step::Read { .. } => {
+                Step::Read { .. } | Step::Fold { .. } => {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
                         "a plan that reads the memory of other ranks",
@@ -131,8 +134,72 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
         cut,
         crossing,
         inline,
-        runs_on: RunsOn::default(),
+        ..Program::default()
     })
+}
+
+/// Makes a program whose ranks share a segment: the flags of a phase are one.
+fn in_segment(call: &Call, part: &Part) -> Program {
+    let phase = |tag: u32| (tag / ROUNDS) as u16;
+    let cut = part.cut.max(1);
+    let whole = |buffer| Region::run(buffer, 0, call.pieces(part.rank, buffer, cut));
+    let is_slot = part.scratch.iter().any(|s| s.slot);
+    let publishes = !is_slot
+        && call.operation != Operation::Barrier
+        && (part.steps().iter()).any(|s| matches!(s, Step::Raise { tag, .. } if phase(*tag) == 1));
+    let mut actions = vec![Action::Enter];
+    if publishes {
+        let input = match call.operation {
+            Operation::Gather | Operation::Allgather => call.own(part.rank),
+            _ => whole(call.input(part.rank)),
+        };
+        actions.push(Action::Publish {
+            input,
+            output: whole(Buffer::Recv),
+        });
+    }
+    for step in part.steps() {
+        let action = match *step {
+            Step::Raise { tag, .. } => Action::Raise { phase: phase(tag) },
+            Step::Await { from, tag } => Action::Await {
+                from,
+                phase: phase(tag),
+            },
+            Step::Copy { from, to } => Action::Copy { from, to },
+            Step::Read { from, data, into } => Action::Read { from, data, into },
+            Step::Fold { left, right, into } => Action::Fold { left, right, into },
+            // The checker refuses messages in such plans.
+            Step::Send { .. } | Step::Recv { .. } | Step::Combine { .. } => continue,
+        };
+        if actions.last() != Some(&action) {
+            actions.push(action);
+        }
+    }
+    actions.push(Action::Leave);
+    let before = |step: usize| -> Vec<Edge> {
+        let before = (step as u32).checked_sub(1);
+        before.map(|step| Edge { step, lag: 0 }).into_iter().collect()
+    };
+    let order: Vec<Vec<u32>> = (0..actions.len())
+        .map(|step| (step as u32).checked_sub(1).into_iter().collect())
+        .collect();
+    let inline = (part.row_pieces(call).filter(|_| !publishes && (is_slot || reads_nobody(part))))
+        .and_then(|pieces| InlineSchedule::new(&actions, &order, &part.scratch, pieces));
+    Program {
+        graph: Graph::new(1, (0..actions.len()).map(before)),
+        actions,
+        scratch: part.scratch.clone(),
+        cut,
+        inline,
+        in_segment: true,
+        publishes,
+        ..Program::default()
+    }
+}
+
+fn reads_nobody(part: &Part) -> bool {
+    let reads = |s: &Step| matches!(s, Step::Read { .. } | Step::Fold { .. });
+    !part.steps().iter().any(reads)
 }
 
 /// Makes a program of a reduction to all ranks that is one kernel of each rank's device; the

@@ -136,10 +136,12 @@ struct Room {
     /// Where its pieces' starts stand in `starts`.
     starts: usize,
     slots: u32,
-    /// Bytes of a slot.
-    slot: usize,
+    /// Bytes of each of these.
+    room: usize,
     /// In the host's memory, of a run on a device.
     aside: bool,
+    /// In the segment that the ranks share.
+    slot: bool,
 }
 
 /// The memory of one run.
@@ -157,6 +159,9 @@ pub struct Memory {
     base: RawView,
     /// Those aside, as messages have them, and as kernels.
     aside: (RawView, RawView),
+    /// The slot that peers read, and its bytes.
+    slot: RawView,
+    slot_bytes: usize,
     cut: u32,
     segments: u32,
 }
@@ -195,10 +200,13 @@ impl Memory {
         self.segments = program.graph.segments();
         self.rooms.clear();
         self.starts.clear();
-        let mut ends = [0usize; 2];
+        let mut ends = [0usize; 3];
         for scratch in &program.scratch {
             let aside = scratch.aside && on.is_some();
-            let end = &mut ends[usize::from(aside)];
+            let end = match scratch.slot {
+                true => &mut ends[2],
+                false => &mut ends[usize::from(aside)],
+            };
             let first = self.starts.len();
             let mut at = 0;
             let mut longest = 0;
@@ -222,16 +230,21 @@ impl Memory {
                 offset: *end,
                 starts: first,
                 slots: scratch.slots,
-                slot,
+                room: slot,
                 aside,
+                slot: scratch.slot,
             });
             let bytes = match scratch.slots {
                 0 => at,
                 slots => slot * slots as usize * scratch.pieces as usize,
             };
-            *end = (*end + bytes).next_multiple_of(64);
+            *end += bytes;
+            if !scratch.slot {
+                *end = end.next_multiple_of(64);
+            }
         }
-        let [end, aside] = ends;
+        let [end, aside, slot] = ends;
+        self.slot_bytes = slot;
         if let Some(on) = on {
             (self.base, self.aside) = Default::default();
             if end > 0 {
@@ -254,6 +267,7 @@ impl Memory {
     pub fn end(&mut self) {
         self.buffers = Buffers::default();
         (self.base, self.aside) = Default::default();
+        self.slot = RawView::default();
         if self.block.capacity() > KEPT_LINES {
             self.block = Vec::new();
         }
@@ -330,9 +344,10 @@ impl Memory {
             Buffer::Send => &self.buffers.send,
             Buffer::Recv => &self.buffers.recv,
             Buffer::Scratch(k) => {
-                let base = match self.is_aside(buffer) {
-                    true => &self.aside.0,
-                    false => &self.base,
+                let base = match self.rooms[usize::from(k)] {
+                    Room { slot: true, .. } => &self.slot,
+                    Room { aside: true, .. } => &self.aside.0,
+                    _ => &self.base,
                 };
                 return Some((base, self.scratch(k, piece, segment)));
             }
@@ -371,7 +386,7 @@ impl Memory {
         let range = self.segment(end - start, segment);
         let within = match room.slots {
             0 => start + range.start,
-            slots => ((piece * slots + segment % slots) as usize) * room.slot,
+            slots => ((piece * slots + segment % slots) as usize) * room.room,
         };
         let start = room.offset + within;
         start..start + range.len()
@@ -405,6 +420,38 @@ impl Memory {
                 .by_ref()
                 .map(|p| self.piece(region.buffer, p, segment)),
         )
+    }
+
+    /// Bytes of the slot that peers read.
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// It lies here.
+    pub fn set_slot(&mut self, at: *mut u8) {
+        self.slot = RawView::untyped(at, self.slot_bytes);
+    }
+
+    /// Where pieces of a peer lie in its slot, its input or its result, which are cut as this
+    /// rank's.
+    pub fn of_peer(&self, region: Region) -> Range<usize> {
+        let last = region.first + region.count.max(1) - 1;
+        let of = |piece: u32| match (region.buffer, &self.buffers.sizes) {
+            (Buffer::Scratch(k), _) => self.scratch(k, piece, 0),
+            (_, Sizes::Equal(each)) => piece as usize * each..(piece as usize + 1) * each,
+            (_, Sizes::Cut(bytes)) => self.cut_range(*bytes, piece),
+            // Such calls have no plans that read peers.
+            (_, Sizes::Empty | Sizes::Each(_)) => 0..0,
+        };
+        of(region.first).start..of(last).end
+    }
+
+    /// Bytes of a rank's contribution, where all contribute alike.
+    pub fn contributed(&self) -> u64 {
+        match &self.buffers.sizes {
+            Sizes::Equal(bytes) | Sizes::Cut(bytes) => *bytes as u64,
+            Sizes::Empty | Sizes::Each(_) => 0,
+        }
     }
 
     fn is_aside(&self, buffer: Buffer) -> bool {

@@ -6,6 +6,7 @@
 //! Schedule                        which step may begin: counts and a queue
 //! step                            rules of a step, for the executor and inline schedules
 //! executor                        runs in flight: steps become operations of a lane
+//! in_segment                      steps of ranks that share a segment: flags and peers' memory
 //! inline                          short plans, run within a blocking call
 //! inbox                           where ranks write for reductions in one kernel each
 //! one_kernel                      reductions that are one kernel of each rank
@@ -28,6 +29,7 @@ pub mod executor;
 pub mod foreign;
 pub mod graph;
 pub mod inbox;
+pub mod in_segment;
 pub mod inline;
 pub mod lower;
 pub mod memory;

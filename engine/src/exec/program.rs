@@ -3,7 +3,7 @@
 use super::graph::Graph;
 use super::inline::InlineSchedule;
 use crate::exec::on_device::Work;
-use osier_collectives::{Buffer, Region, Scratch};
+use osier_collectives::{Buffer, Operand, Region, Scratch};
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,28 @@ pub enum Action {
     /// `into` becomes what all ranks have in `from`, combined in the balanced association: by
     /// one kernel of each rank's device.
     Exchange { from: Region, into: Region },
+    /// Begins a call in the ranks' segment: see [`super::in_segment`].
+    Enter,
+    /// Says where this rank's input and result lie.
+    Publish { input: Region, output: Region },
+    /// Says how far this rank is.
+    Raise { phase: u16 },
+    /// Waits until a peer is so far.
+    Await { from: u32, phase: u16 },
+    /// Copies pieces of a peer's memory.
+    Read {
+        from: u32,
+        data: Region,
+        into: Region,
+    },
+    /// `into = left op right`, of which operands are a peer's memory.
+    Fold {
+        left: Operand,
+        right: Operand,
+        into: Region,
+    },
+    /// Ends a call in the ranks' segment.
+    Leave,
 }
 
 /// Bits of a tag for the segment: twice those that are in flight at a time.
@@ -60,6 +82,10 @@ pub struct Program {
     pub inline: Option<InlineSchedule>,
     /// Where it works.
     pub runs_on: RunsOn,
+    /// Its steps are those of [`super::in_segment`], one after the other.
+    pub in_segment: bool,
+    /// Peers read this rank's buffers.
+    pub publishes: bool,
 }
 
 impl Program {
@@ -79,6 +105,8 @@ impl Program {
             Action::Copy { from, to } => one(from) && one(to),
             Action::Combine { left, right, into } => one(left) && one(right) && one(into),
             Action::Exchange { from, into } => one(from) && one(into),
+            // Never on devices.
+            _ => false,
         })
     }
 
@@ -108,6 +136,7 @@ impl Program {
                     work.kernels += segments;
                     work.kernel_bytes += bytes(region);
                 }
+                _ => {}
             }
         }
         let [received, sent] = ways;

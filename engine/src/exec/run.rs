@@ -18,6 +18,7 @@
 //!    apart.
 
 use super::graph::Schedule;
+use super::in_segment::{self, Source};
 use super::memory::Memory;
 use super::one_kernel::Exchanging;
 use super::operator::{Fit, Reduction};
@@ -35,6 +36,7 @@ use osier_collectives::Region;
 use osier_kernels::Stream;
 use osier_kernels::exchange::{Combination as Exchanged, Exchange};
 use std::any::Any;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::Waker;
@@ -92,6 +94,8 @@ pub struct Combination {
     fit: Fit,
     /// Left, right and result of each piece.
     operands: Vec<[RawView; 3]>,
+    /// The same where operands are a peer's.
+    folded: Option<Box<(Source, Source, RawView)>>,
 }
 
 impl Combination {
@@ -100,7 +104,12 @@ impl Combination {
         for [left, right, into] in &self.operands {
             combine(self.combiner.get(), &self.fit, left, right, into)?;
         }
-        Ok(())
+        match self.folded.as_deref() {
+            None => Ok(()),
+            Some((left, right, into)) => {
+                in_segment::fold(self.combiner.get(), &self.fit, left, right, into)
+            }
+        }
     }
 }
 
@@ -197,8 +206,12 @@ pub struct Run {
     /// Streams that wait for its end.
     pub holds: Vec<Hold>,
     /// Steps complete before it began, by bits: see [`super::inline`].
-    pub done: u64,
+    pub done: u128,
     pub then: Option<Box<Then>>,
+    /// The number of its call, in a segment.
+    pub number: u32,
+    /// It waits for this peer's flag there, in this instance.
+    pub awaits: Option<(u32, u32)>,
 }
 
 /// Bytes of an operand that are copied at a time where the result takes the place of
@@ -239,6 +252,8 @@ impl Run {
         self.holds.clear();
         self.done = 0;
         self.then = None;
+        self.number = 0;
+        self.awaits = None;
     }
 
     /// Becomes another run, for callers that wait for this one; returns the old one.
@@ -369,7 +384,7 @@ impl Run {
                     _ => Some(on.combine(devices, &Operands { left, right, into })?),
                 }
             }
-            Action::Send { .. } | Action::Receive { .. } | Action::Exchange { .. } => None,
+            _ => None,
         })
     }
 
@@ -424,6 +439,18 @@ impl Run {
             combiner: combiner.clone(),
             fit: *fit,
             operands: self.operands([left, right, into], segment).collect(),
+            folded: None,
+        })
+    }
+
+    /// The same of operands that are a peer's.
+    pub fn folding(&self, folded: (Source, Source, RawView)) -> Result<Combination> {
+        let (combiner, fit) = self.combiner.as_ref().ok_or_else(no_operator)?;
+        Ok(Combination {
+            combiner: combiner.clone(),
+            fit: *fit,
+            operands: Vec::new(),
+            folded: Some(Box::new(folded)),
         })
     }
 
@@ -450,6 +477,33 @@ impl Regions for &Run {
             combine(operator, fit, &left, &right, &into)?;
         }
         Ok(())
+    }
+}
+
+impl in_segment::Places for Run {
+    fn own(&mut self, region: Region) -> RawView {
+        self.memory.view(region, 0)
+    }
+
+    fn of_peer(&mut self, region: Region) -> Range<usize> {
+        self.memory.of_peer(region)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.memory.contributed()
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.memory.slot_bytes()
+    }
+
+    fn set_slot(&mut self, at: *mut u8) {
+        self.memory.set_slot(at);
+    }
+
+    fn operator(&self) -> Option<(&dyn Reduction, &Fit)> {
+        let (combiner, fit) = self.combiner.as_ref()?;
+        Some((combiner.get(), fit))
     }
 }
 

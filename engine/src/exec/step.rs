@@ -92,9 +92,16 @@ pub fn execute<M: Messages>(
         }
         Action::Copy { from, to } => copy(&regions.view(from, segment), &regions.view(to, segment)),
         Action::Combine { left, right, into } => regions.combine([left, right, into], segment),
-        Action::Exchange { .. } => Err(Error::new(
+        Action::Exchange { .. }
+        | Action::Enter
+        | Action::Publish { .. }
+        | Action::Raise { .. }
+        | Action::Await { .. }
+        | Action::Read { .. }
+        | Action::Fold { .. }
+        | Action::Leave => Err(Error::new(
             ErrorKind::Unavailable,
-            "a step of devices where the host takes the steps",
+            "a step of devices, or of a segment, in a plan of messages",
         )),
     };
     match computed {
@@ -145,7 +152,7 @@ pub fn received(from: u32, bytes: usize, own: u32, room: usize) -> Result<()> {
 }
 
 #[cold]
-fn other_length(from: u32, bytes: usize, own: u32, room: usize) -> Error {
+pub(super) fn other_length(from: u32, bytes: usize, own: u32, room: usize) -> Error {
     Error::new(
         ErrorKind::Argument,
         format!(

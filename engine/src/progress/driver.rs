@@ -127,6 +127,9 @@ impl Driver for Lane {
             if let Some(tag) = self.executor.waits_in_kernel(run) {
                 self.asked_in_kernel(tag).for_each(hear);
             }
+            if let Some((peer, tag)) = self.executor.awaits_flag(run) {
+                hear(self.asked_of_flag(peer, tag));
+            }
         }
     }
 

@@ -89,6 +89,17 @@ impl Lane {
         })
     }
 
+    /// What a run waits for that waits for a peer's flag.
+    #[cold]
+    pub(crate) fn asked_of_flag(&self, peer: u32, tag: u32) -> Asked {
+        Asked {
+            peer: Some(self.in_world(peer)),
+            tag: exact(tag),
+            context: self.port.context,
+            ..Asked::of(Operation::Receive)
+        }
+    }
+
     /// Tells a thread that listens of a probe in vain.
     pub(crate) fn probed_in_vain(&self, pattern: Pattern) {
         if listens() {

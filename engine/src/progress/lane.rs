@@ -200,6 +200,9 @@ impl Lane {
         if self.executor.uses_devices() {
             any |= executor::advance_device_steps(self);
         }
+        if self.executor.awaits_flags() {
+            any |= executor::advance_flags(self);
+        }
         any |= executor::advance(self);
         self.moved += u64::from(any);
         any
@@ -249,6 +252,11 @@ impl Lane {
     /// The process that a peer is of, if its number counts here.
     pub fn process_id(&self, peer: u32) -> Option<u32> {
         self.port.links.sharing(peer).process_id
+    }
+
+    /// Whether plans of its ranks may have their flags in a segment.
+    pub fn has_segment(&self) -> bool {
+        self.port.links.has_collective()
     }
 
     /// Name of the transport to a peer.

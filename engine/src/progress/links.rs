@@ -7,10 +7,10 @@
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use osier_transports::loopback::Loopback;
-use osier_transports::shm::ShmEndpoint;
+use osier_transports::shm::{Collective, ShmEndpoint};
 use osier_transports::sim::SimEndpoint;
 use osier_transports::{
-    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PostError, RegionKey, RegionKind,
+    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PeerMemory, PostError, RegionKey, RegionKind,
     Sharing, TransportError, TransportErrorKind,
 };
 
@@ -225,6 +225,55 @@ impl Links {
             _ if peer == self.own => Sharing::simulated(true),
             Remote::Shm(e) => e.sharing(peer),
             Remote::Sim(_) | Remote::None => Sharing::simulated(false),
+        }
+    }
+
+    /// The segment that the members share for collectives; none where they share no memory, or
+    /// as long as the lowest of them has not made it.
+    #[inline]
+    pub fn collective(&mut self) -> Result<Option<&mut Collective>, TransportError> {
+        match &mut self.remote {
+            Remote::Shm(e) => e.collective(),
+            Remote::Sim(_) | Remote::None => Ok(None),
+        }
+    }
+
+    /// Whether the members may have one.
+    pub fn has_collective(&self) -> bool {
+        matches!(&self.remote, Remote::Shm(e) if e.has_collective())
+    }
+
+    /// To be called after a flag was raised there.
+    #[inline]
+    pub fn wake_members(&self) {
+        if let Remote::Shm(e) = &self.remote {
+            e.wake_members();
+        }
+    }
+
+    /// Where memory of this process lies, in a word for peers; none where they cannot read it.
+    #[inline]
+    pub fn place_of(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
+        match &self.remote {
+            Remote::Shm(e) => e.place_of(ptr, bytes),
+            Remote::Sim(_) | Remote::None => None,
+        }
+    }
+
+    /// Memory of a peer that it has named so.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    #[inline]
+    pub fn peer_memory(
+        &self,
+        peer: Peer,
+        place: u64,
+        bytes: usize,
+    ) -> Result<PeerMemory, TransportError> {
+        match &self.remote {
+            Remote::Shm(e) => e.peer_memory(peer, place, bytes),
+            Remote::Sim(_) | Remote::None => Err(nobody()),
         }
     }
 

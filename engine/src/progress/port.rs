@@ -7,6 +7,7 @@
 use super::checked::LaneCheck;
 use super::closing::Left;
 use super::failures::ended;
+use super::in_segment::SegmentCalls;
 use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
 use super::links::Links;
 use super::op::{Exposed, Mode, Op, Protocol, Rare};
@@ -90,6 +91,8 @@ pub struct Port {
     pub(crate) check: Option<Box<LaneCheck>>,
     /// Number of the message that is being handled, where a trace records.
     pub(crate) handling: u32,
+    /// Calls in the segment that the ranks share.
+    pub(crate) in_segment: SegmentCalls,
 }
 
 impl Port {
@@ -120,6 +123,7 @@ impl Port {
             trace: None,
             check: None,
             handling: 0,
+            in_segment: SegmentCalls::default(),
         }
     }
 }

@@ -1,0 +1,506 @@
+//! Steps of plans whose ranks share a segment: flags, slots, and reads of peers' memory.
+//!
+//! ```text
+//! Enter     the segment is there, and peers are done with the call of this parity before
+//! Publish   where this rank's input and result lie
+//! Raise     how far this rank is, as a number that grows
+//! Await     how far a peer is
+//! Read      copies out of a peer's slot or buffer
+//! Fold      combines out of them
+//! Leave     the call is over here
+//! ```
+//!
+//! They follow one another, in the executor and within a blocking call alike; what waits is
+//! one flag at a time. A rank that fails says so in place of its flags, and leaves the call
+//! only when its peers have read what it has published.
+//!
+//! # Invariants
+//! 1. A peer's memory is read by copies into memory of this rank, and combined there: a peer
+//!    that goes wrong makes wrong results, and no undefined ones.
+//! 2. Views are those of the call's own memory (invariants 2 to 4 of `run`); the scratch that
+//!    operands are copied to is this thread's, taken while it is used.
+
+use super::inline::Desk;
+use super::operator::{Fit, Reduction};
+use super::program::Action;
+use super::run::copy;
+use super::step::other_length;
+use crate::error::{Error, ErrorKind, Result};
+use crate::view::RawView;
+use osier_collectives::{Buffer, Operand, Region};
+use osier_transports::PeerMemory;
+use std::cell::Cell;
+use std::ops::Range;
+
+/// The phase of a rank that has failed.
+pub const FAILED: u16 = u16::MAX;
+/// Bytes of a mapped operand that are combined at a time: with the result, half of a small
+/// first-level cache.
+const NEAR_BYTES: usize = 8 << 10;
+/// Bytes of another process's operand that the kernel copies at a time.
+const ATTACH_BYTES: usize = 64 << 10;
+
+/// How far something is that waits for a peer.
+pub enum Waited<T> {
+    Done(T),
+    /// For this peer.
+    For(u32),
+    /// Why it will not come, and the failed rank of the job.
+    Failed(Error, u32),
+}
+
+/// What of a peer is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Its slot, of so many bytes.
+    Slot(usize),
+    Input,
+    Output,
+}
+
+/// The segment of a rank's communicator.
+pub trait Segment {
+    /// This rank.
+    fn rank(&self) -> u32;
+
+    /// Begins a call: the memory of this rank's slot.
+    fn enter(&mut self, call: u32, slot_bytes: usize) -> Waited<*mut u8>;
+
+    /// Says where this rank's input and result lie.
+    ///
+    /// # Errors
+    /// Peers cannot read them.
+    fn publish(&mut self, call: u32, input: &RawView, output: &RawView) -> Result<()>;
+
+    /// Raises this rank's flag; `bytes` are those of its contribution, or with [`FAILED`] the
+    /// failed rank of the job.
+    fn raise(&mut self, call: u32, phase: u16, bytes: u64);
+
+    /// Whether a peer's flag is raised; what it contributes, in bytes.
+    fn flag(&mut self, call: u32, from: u32, phase: u16) -> Waited<u64>;
+
+    /// Memory of a peer whose flag is raised, up to `end`.
+    ///
+    /// # Errors
+    /// There is none there.
+    fn memory_of(&mut self, call: u32, from: u32, part: Part, end: usize) -> Result<PeerMemory>;
+
+    /// Ends a call.
+    fn leave(&mut self, call: u32);
+}
+
+/// Where the regions of a plan in a segment lie.
+pub trait Places {
+    /// Own memory of a region.
+    fn own(&mut self, region: Region) -> RawView;
+
+    /// Where a peer's pieces lie in its slot, its input or its result.
+    fn of_peer(&mut self, region: Region) -> Range<usize>;
+
+    /// Bytes of what each rank contributes, as all know.
+    fn bytes(&self) -> u64;
+
+    /// Bytes of the slot.
+    fn slot_bytes(&self) -> usize;
+
+    /// Where it lies.
+    fn set_slot(&mut self, at: *mut u8);
+
+    /// What combines.
+    fn operator(&self) -> Option<(&dyn Reduction, &Fit)>;
+}
+
+/// How far a step is.
+pub enum Taken {
+    Done,
+    /// It waits for this peer.
+    Waits(u32),
+    /// Its error, and the failed rank of the job.
+    Failed(Error, u32),
+}
+
+impl Taken {
+    fn of(result: Result<()>) -> Taken {
+        match result {
+            Ok(()) => Taken::Done,
+            Err(e) => Taken::Failed(e, super::executor::NOBODY),
+        }
+    }
+}
+
+/// An operand that is combined, or a source that is copied.
+#[derive(Clone, Debug)]
+pub enum Source {
+    Own(RawView),
+    /// A peer's memory, from this offset on.
+    Peer(PeerMemory, usize),
+}
+
+fn source<S: Segment, P: Places>(
+    segment: &mut S,
+    places: &mut P,
+    call: u32,
+    operand: Operand,
+) -> Result<Source> {
+    let Some(peer) = operand.of else {
+        return Ok(Source::Own(places.own(operand.data)));
+    };
+    let part = match operand.data.buffer {
+        Buffer::Scratch(_) => Part::Slot(places.slot_bytes()),
+        Buffer::Send => Part::Input,
+        Buffer::Recv => Part::Output,
+    };
+    let range = places.of_peer(operand.data);
+    let memory = segment.memory_of(call, peer, part, range.end)?;
+    Ok(Source::Peer(memory, range.start))
+}
+
+/// A combination, with its operands.
+///
+/// # Errors
+/// What a peer says of its memory is not true.
+pub fn operands<S: Segment, P: Places>(
+    segment: &mut S,
+    places: &mut P,
+    call: u32,
+    (left, right, into): (Operand, Operand, Region),
+) -> Result<(Source, Source, RawView)> {
+    let left = source(segment, places, call, left)?;
+    let right = source(segment, places, call, right)?;
+    Ok((left, right, places.own(into)))
+}
+
+/// Takes one step. Steps of other plans are none of it.
+#[inline]
+pub fn execute<S: Segment, P: Places>(
+    action: Action,
+    call: u32,
+    segment: &mut S,
+    places: &mut P,
+) -> Taken {
+    match action {
+        Action::Enter => match segment.enter(call, places.slot_bytes()) {
+            Waited::Done(slot) => {
+                places.set_slot(slot);
+                Taken::Done
+            }
+            Waited::For(peer) => Taken::Waits(peer),
+            Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
+        },
+        Action::Publish { input, output } => {
+            let (input, output) = (places.own(input), places.own(output));
+            Taken::of(segment.publish(call, &input, &output))
+        }
+        Action::Raise { phase } => {
+            segment.raise(call, phase, places.bytes());
+            Taken::Done
+        }
+        Action::Await { from, phase } => match segment.flag(call, from, phase) {
+            Waited::Done(bytes) if bytes == places.bytes() => Taken::Done,
+            Waited::Done(bytes) => {
+                let (own, room) = (segment.rank(), places.bytes() as usize);
+                let e = other_length(from, bytes as usize, own, room);
+                Taken::of(Err(e))
+            }
+            Waited::For(peer) => Taken::Waits(peer),
+            Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
+        },
+        Action::Copy { from, to } => Taken::of(copy(&places.own(from), &places.own(to))),
+        Action::Read { from, data, into } => {
+            let from = source(segment, places, call, Operand::of_peer(from, data));
+            Taken::of(from.and_then(|from| read(&from, &places.own(into))))
+        }
+        Action::Fold { left, right, into } => {
+            let all = operands(segment, places, call, (left, right, into));
+            Taken::of(all.and_then(|(left, right, into)| {
+                let (operator, fit) = places.operator().ok_or_else(no_operator)?;
+                fold(operator, fit, &left, &right, &into)
+            }))
+        }
+        Action::Leave => {
+            segment.leave(call);
+            Taken::Done
+        }
+        Action::Send { .. }
+        | Action::Receive { .. }
+        | Action::Combine { .. }
+        | Action::Exchange { .. } => Taken::of(Err(Error::new(
+            ErrorKind::Unavailable,
+            "a step of another kind in a plan of a segment",
+        ))),
+    }
+}
+
+#[cold]
+fn no_operator() -> Error {
+    Error::new(ErrorKind::Argument, "a reduction without operator")
+}
+
+thread_local! {
+    /// Warm memory for operands.
+    static WARM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `f` with warm memory of so many bytes.
+fn with_warm<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    let mut warm = WARM.try_with(Cell::take).unwrap_or_default();
+    if warm.len() < bytes {
+        warm.resize(bytes, 0);
+    }
+    let result = f(&mut warm[..bytes]);
+    let _ = WARM.try_with(|kept| kept.set(warm));
+    result
+}
+
+/// Copies a source.
+///
+/// # Errors
+/// The lengths differ, or the peer's memory cannot be read.
+pub fn read(from: &Source, to: &RawView) -> Result<()> {
+    let (memory, offset) = match from {
+        Source::Own(from) => return copy(from, to),
+        Source::Peer(memory, offset) => (memory, *offset),
+    };
+    let bytes = to.bytes();
+    if let Some(to) = to.as_contiguous() {
+        // SAFETY: invariant 2: as many bytes of this rank's own.
+        return Ok(unsafe { memory.read(offset, to, bytes) }?);
+    }
+    with_warm(ATTACH_BYTES.min(bytes), |warm| {
+        let mut at = 0;
+        while at < bytes {
+            let n = warm.len().min(bytes - at);
+            // SAFETY: the slice has `n` bytes.
+            unsafe { memory.read(offset + at, warm.as_mut_ptr(), n) }?;
+            // SAFETY: invariant 2: the range is the view's, and the block is elsewhere.
+            unsafe { to.unpack(at..at + n, warm.as_ptr()) };
+            at += n;
+        }
+        Ok(())
+    })
+}
+
+impl Source {
+    /// Its address, if it is this rank's own memory.
+    fn own(&self) -> Result<Option<*mut u8>> {
+        match self {
+            Source::Own(view) => view.as_contiguous().map(Some).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Argument,
+                    "operands with gaps cannot be combined in place",
+                )
+            }),
+            Source::Peer(..) => Ok(None),
+        }
+    }
+
+    /// Copies some bytes of it.
+    ///
+    /// # Safety
+    /// `to` is writable for `bytes` bytes, apart from the source, and the range lies inside.
+    unsafe fn copy_to(&self, own: Option<*mut u8>, at: usize, to: *mut u8, n: usize) -> Result<()> {
+        match (self, own) {
+            // SAFETY: the caller's contract.
+            (_, Some(own)) => unsafe {
+                std::ptr::copy_nonoverlapping(own.wrapping_add(at), to, n);
+            },
+            // SAFETY: the caller's contract.
+            (Source::Peer(memory, offset), None) => unsafe { memory.read(offset + at, to, n) }?,
+            (Source::Own(_), None) => {}
+        }
+        Ok(())
+    }
+
+    fn block(&self) -> usize {
+        match self {
+            Source::Peer(memory, _) if memory.address().is_none() => ATTACH_BYTES,
+            _ => NEAR_BYTES,
+        }
+    }
+}
+
+/// `into = left op right`, of which operands are read where they lie, block by block.
+///
+/// # Errors
+/// The operator's, or a peer's memory cannot be read.
+pub fn fold(
+    operator: &dyn Reduction,
+    fit: &Fit,
+    left: &Source,
+    right: &Source,
+    into: &RawView,
+) -> Result<()> {
+    let bytes = into.bytes();
+    if bytes == 0 {
+        return Ok(());
+    }
+    let to = into.as_contiguous().ok_or_else(no_operator)?;
+    let (left_at, right_at) = (left.own()?, right.own()?);
+    for view in [left, right] {
+        if let Source::Own(view) = view
+            && view.bytes() != bytes
+        {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "{} bytes into {bytes} (hint: all ranks pass the same count)",
+                    view.bytes()
+                ),
+            ));
+        }
+    }
+    let most = left.block().max(right.block());
+    let step = (most / fit.unit).max(1) * fit.unit;
+    let step = step.min(bytes);
+    with_warm(2 * step, |warm| {
+        let (first, second) = warm.split_at_mut(step);
+        let mut at = 0;
+        while at < bytes {
+            let n = step.min(bytes - at);
+            let to = to.wrapping_add(at);
+            // The right operand, in own memory that is not the result's.
+            let right: &[u8] = match right_at {
+                Some(own) if own.wrapping_add(at) != to => {
+                    // SAFETY: invariant 2: the run's own piece, written by a step before,
+                    // apart from the result.
+                    unsafe { std::slice::from_raw_parts(own.wrapping_add(at), n) }
+                }
+                _ => {
+                    // SAFETY: room for `n` bytes, which is this thread's.
+                    unsafe { right.copy_to(right_at, at, second.as_mut_ptr(), n) }?;
+                    &second[..n]
+                }
+            };
+            let in_place = left_at.is_some_and(|own| own.wrapping_add(at) == to);
+            match left_at {
+                Some(_) if in_place => {}
+                // What is the result's left operand is copied there first.
+                // SAFETY: invariant 2: as many bytes, of pieces that are apart.
+                Some(_) => unsafe { left.copy_to(left_at, at, to, n) }?,
+                // SAFETY: room for `n` bytes, which is this thread's.
+                None => unsafe { left.copy_to(None, at, first.as_mut_ptr(), n) }?,
+            }
+            if left_at.is_some() {
+                // SAFETY: invariant 2: the run's own piece, which was just written.
+                let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
+                operator.combine(fit, to, right)?;
+            } else {
+                operator.combine(fit, &mut first[..n], right)?;
+                // SAFETY: invariant 2: as many bytes of the run's own.
+                unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), to, n) };
+            }
+            at += n;
+        }
+        Ok(())
+    })
+}
+
+impl Places for Desk<'_> {
+    #[inline]
+    fn own(&mut self, region: Region) -> RawView {
+        self.place(region)
+    }
+
+    #[inline]
+    fn of_peer(&mut self, region: Region) -> Range<usize> {
+        let each = self.bytes_of_piece();
+        let start = region.first as usize * each;
+        start..start + region.count as usize * each
+    }
+
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.bytes_of_piece() as u64
+    }
+
+    #[inline]
+    fn slot_bytes(&self) -> usize {
+        self.slot_pieces() * self.bytes_of_piece()
+    }
+
+    #[inline]
+    fn set_slot(&mut self, at: *mut u8) {
+        self.slot_at(at);
+    }
+
+    #[inline]
+    fn operator(&self) -> Option<(&dyn Reduction, &Fit)> {
+        self.combiner()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_collectives::Association;
+
+    /// Subtraction, which neither commutes nor associates, of bytes.
+    struct Minus;
+
+    impl Reduction for Minus {
+        fn fit(&self, _: &super::super::operator::Data<'_>) -> Result<Fit> {
+            Ok(Fit::of_unit(1, Association::Balanced))
+        }
+
+        fn combine(&self, _: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
+            left.iter_mut().zip(right).for_each(|(l, r)| *l = l.wrapping_sub(*r));
+            Ok(())
+        }
+    }
+
+    fn view(bytes: &mut [u8]) -> RawView {
+        RawView::untyped(bytes.as_mut_ptr(), bytes.len())
+    }
+
+    fn of_peer(bytes: &[u8]) -> Source {
+        // SAFETY: the vector outlives its use.
+        Source::Peer(unsafe { PeerMemory::mapped(bytes.as_ptr(), bytes.len()) }, 0)
+    }
+
+    /// Operands may be a peer's or own, and the result take the place of an own one.
+    #[test]
+    fn folds_are_left_op_right_wherever_operands_lie() {
+        let fit = Fit::of_unit(1, Association::Balanced);
+        for bytes in [1, 7, NEAR_BYTES, 3 * NEAR_BYTES + 5] {
+            let a: Vec<u8> = (0..bytes).map(|i| (i * 7 + 3) as u8).collect();
+            let b: Vec<u8> = (0..bytes).map(|i| (i * 5 + 1) as u8).collect();
+            let expected: Vec<u8> = a.iter().zip(&b).map(|(a, b)| a.wrapping_sub(*b)).collect();
+            for case in 0..6 {
+                let (mut own_a, mut own_b, mut to) = (a.clone(), b.clone(), vec![0u8; bytes]);
+                let (left, right, into) = match case {
+                    0 => (of_peer(&a), of_peer(&b), view(&mut to)),
+                    1 => (Source::Own(view(&mut own_a)), of_peer(&b), view(&mut to)),
+                    2 => (of_peer(&a), Source::Own(view(&mut own_b)), view(&mut to)),
+                    3 => (Source::Own(view(&mut own_a)), of_peer(&b), view(&mut own_a)),
+                    4 => (of_peer(&a), Source::Own(view(&mut own_b)), view(&mut own_b)),
+                    _ => (
+                        Source::Own(view(&mut own_a)),
+                        Source::Own(view(&mut own_b)),
+                        view(&mut own_b),
+                    ),
+                };
+                if case == 5 {
+                    // Own operands alone are combined by steps of another kind, but where one
+                    // is the result.
+                    continue;
+                }
+                fold(&Minus, &fit, &left, &right, &into).expect("combined");
+                let found = match case {
+                    3 => &own_a,
+                    4 => &own_b,
+                    _ => &to,
+                };
+                assert_eq!(*found, expected, "case {case}, {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn reads_outside_of_a_peers_memory_are_errors() {
+        let theirs = vec![1u8; 16];
+        let mut to = vec![0u8; 17];
+        let e = read(&of_peer(&theirs), &view(&mut to)).expect_err("too long");
+        assert_eq!(to, [0; 17]);
+        assert!(e.to_string().contains("17 bytes"), "{e}");
+    }
+}
