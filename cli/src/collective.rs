@@ -224,6 +224,7 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
         aside: None,
         joined: None,
         one_kernel: None,
+        segment: None,
     }
 }
 

@@ -339,6 +339,17 @@ impl Call {
         }
     }
 
+    /// Contributions, of its own size each, that a rank's slot has room for.
+    pub fn slots(&self) -> u32 {
+        match self.operation {
+            Operation::Barrier => 0,
+            Operation::Scatter | Operation::Alltoall => self.size,
+            // Its size is that of a share.
+            Operation::ReduceScatter => self.size,
+            _ => 1,
+        }
+    }
+
     /// Do pieces of a buffer lie where a rank says, not one behind the other?
     pub fn has_places(&self) -> bool {
         self.operation.of_neighbors() || (self.varying && !self.operation.reduces())

@@ -134,11 +134,7 @@ pub fn candidates(
     let mut all = Algorithm::FLAT.to_vec();
     all.push(Algorithm::Between);
     if let Some(segment) = &machine.segment {
-        let slots = match call.operation {
-            Operation::Scatter | Operation::Alltoall | Operation::ReduceScatter => call.size,
-            _ => 1,
-        };
-        let fits = bytes.saturating_mul(slots.into()) <= segment.slot_bytes;
+        let fits = bytes.saturating_mul(call.slots().into()) <= segment.slot_bytes;
         let in_segment = Algorithm::IN_SEGMENT.into_iter();
         all.extend(in_segment.filter(|a| fits || *a != Algorithm::OnePhase));
     }

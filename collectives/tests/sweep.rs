@@ -134,11 +134,13 @@ fn plans_in_a_segment() {
 fn calls_in_segment(size: u32) -> impl Iterator<Item = Call> {
     Operation::ALL.into_iter().flat_map(move |operation| {
         let roots = if operation.rooted() { size } else { 1 };
-        (0..roots).step_by(1 + size as usize / 5).flat_map(move |root| {
-            let call = Call::new(operation, size).root(root);
-            let in_place = operation.has_in_place().then(|| call.clone().in_place());
-            std::iter::once(call).chain(in_place)
-        })
+        (0..roots)
+            .step_by(1 + size as usize / 5)
+            .flat_map(move |root| {
+                let call = Call::new(operation, size).root(root);
+                let in_place = operation.has_in_place().then(|| call.clone().in_place());
+                std::iter::once(call).chain(in_place)
+            })
     })
 }
 
@@ -167,7 +169,12 @@ fn a_missing_flag_or_read_is_found() {
                         let Step::Raise { to, tag } = at else {
                             continue;
                         };
-                        let end = |s: &Step| *s == Step::Await { from: rank as u32, tag };
+                        let end = |s: &Step| {
+                            *s == Step::Await {
+                                from: rank as u32,
+                                tag,
+                            }
+                        };
                         let other = &parts[to as usize];
                         let end = other.steps().iter().position(end).expect("another end");
                         broken[to as usize] = other.without_step(end as u32);

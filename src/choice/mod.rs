@@ -43,6 +43,16 @@ struct Key {
     on_devices: bool,
     /// It may be one kernel of each rank.
     in_one_kernel: bool,
+    /// Its flags may lie in the ranks' segment.
+    in_segment: bool,
+}
+
+/// What a call may be, besides messages of the host's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct May {
+    pub on_devices: bool,
+    pub in_one_kernel: bool,
+    pub in_segment: bool,
 }
 
 /// Choices of a rank so far.
@@ -67,14 +77,18 @@ impl Described {
         ranks_per_core: u32,
         agreed: &Agreed,
         eager_bytes: usize,
+        shares_segment: bool,
     ) -> Described {
         let here = table.shared_by(ranks_per_core);
-        let machine = here.machine(ranks, agreed.places.as_ref(), eager_bytes);
+        let mut machine = here.machine(ranks, agreed.places.as_ref(), eager_bytes);
+        let costs = here.segment.as_ref().filter(|_| shares_segment);
+        machine.segment = costs.map(|costs| Arc::new(costs.planned()));
         let unknown = RankLinks::default();
         let devices = here.machine_of_devices(ranks, agreed.places.as_ref(), &unknown, &machine);
         let mut hasher = DefaultHasher::new();
         table.version().hash(&mut hasher);
         machine.places.hash(&mut hasher);
+        machine.segment.is_some().hash(&mut hasher);
         Described {
             id: hasher.finish(),
             table,
@@ -159,12 +173,18 @@ impl Choices {
         described: &Described,
         call: &Call,
         class: u32,
-        (on_devices, in_one_kernel): (bool, bool),
+        may: May,
     ) -> Result<Chosen> {
+        let May {
+            on_devices,
+            in_one_kernel,
+            in_segment,
+        } = may;
         let devices = described.devices.as_ref().filter(|_| on_devices);
         let key = Key {
             on_devices: devices.is_some(),
             in_one_kernel,
+            in_segment,
             machine: described.id,
             operation: call.operation,
             required: call.required,
@@ -192,6 +212,7 @@ impl Choices {
         let candidates = choice.ranking.iter();
         let suits = candidates
             .filter(|candidate| kept(&candidate.plan))
+            .filter(|candidate| in_segment || !candidate.plan.algorithm().in_segment())
             .find_map(|candidate| match (devices, candidate.through_host) {
                 (None, _) => Some((candidate.plan.clone(), RunsOn::ByCost)),
                 (Some(_), true) => Some((candidate.plan.clone(), RunsOn::Host)),

@@ -306,6 +306,7 @@ impl Communicator {
         let tags = runs.lane().lock().executor.reserve_tags();
         let mut ask = self.reported(ask)?;
         ask.defers = false;
+        ask.in_any_order();
         // The round that checks calls comes at each start.
         let asks = !runs.core().checks.has(Check::Collectives);
         self.reported(runs.know_spaces(&mut ask, asks))?;

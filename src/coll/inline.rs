@@ -18,6 +18,7 @@ use osier_engine::exec::program::Action;
 use osier_engine::exec::step::{Messages, Started};
 use osier_engine::matching::Pattern;
 use osier_engine::progress::cell::LaneGuard;
+use osier_engine::progress::lane::Lane;
 use osier_engine::view::RawView;
 
 /// The operator of a call, and what it combines there.
@@ -63,6 +64,71 @@ impl InlineCall for Caller<'_> {
     #[inline]
     fn step(&self, at: usize) -> Option<Action> {
         self.lane.executor.inline_step(self.program, at)
+    }
+}
+
+/// How long a call looks for flags before it becomes a run.
+struct FlagWaits<'a> {
+    comm: &'a Communicator,
+    looks: u32,
+    most: u32,
+    yields: u32,
+}
+
+/// Looks for a flag before a call becomes a run, where cores are not shared: some
+/// microseconds.
+const FLAG_LOOKS: u32 = 4000;
+/// Between two polls for messages, which peers may need before they come to the call.
+const LOOKS_PER_POLL: u32 = 256;
+
+impl<'a> FlagWaits<'a> {
+    #[inline]
+    fn of(comm: &'a Communicator) -> Self {
+        Self {
+            comm,
+            looks: 0,
+            most: 0,
+            yields: 0,
+        }
+    }
+
+    /// A peer's flag is not raised: waits a little. False: it takes too long.
+    #[inline]
+    fn once_more(&mut self, lane: &mut Lane, peer: u32) -> bool {
+        self.looks += 1;
+        if self.looks < LOOKS_PER_POLL / 8 {
+            std::hint::spin_loop();
+            return true;
+        }
+        self.wait_longer(lane, peer)
+    }
+
+    #[cold]
+    fn wait_longer(&mut self, lane: &mut Lane, peer: u32) -> bool {
+        let core = self.comm.core();
+        if self.most == 0 {
+            (self.most, self.yields) = match core.direct_yields() {
+                0 => (FLAG_LOOKS, 0),
+                yields => (LOOKS_PER_POLL / 8, yields),
+            };
+        }
+        if lane.knows_dead(peer) || self.comm.lane().wanted() {
+            return false;
+        }
+        if self.looks >= self.most {
+            // Whoever is to raise it may need this core.
+            if self.yields == 0 {
+                return false;
+            }
+            self.yields -= 1;
+            std::thread::yield_now();
+            return true;
+        }
+        if self.looks.is_multiple_of(LOOKS_PER_POLL) {
+            lane.progress();
+        }
+        std::hint::spin_loop();
+        true
     }
 }
 
@@ -207,6 +273,10 @@ impl Communicator {
             return Some(None);
         };
         let tags = lane.executor.next_tags();
+        if let Some(slot) = lane.executor.inline_in_segment(program) {
+            let mut desk = Desk::new(small, operands).with_slot(slot);
+            return self.run_in_segment(lane, (program, steps), tags, &mut desk);
+        }
         let mut desk = Desk::new(small, operands);
         let mut caller = Caller {
             comm: self,
@@ -221,6 +291,29 @@ impl Communicator {
         }
         let begun = lane.executor.begun(program, taken, tags, &desk);
         Some(begun.map(|begun| (begun, error)))
+    }
+
+    /// The same where flags lie in the ranks' segment.
+    #[inline]
+    fn run_in_segment(
+        &self,
+        mut lane: LaneGuard<'_>,
+        (program, steps): (usize, usize),
+        tags: u32,
+        desk: &mut Desk<'_>,
+    ) -> Option<Option<(Begun, Option<Error>)>> {
+        let call = lane.executor.number_of(tags);
+        lane.begins_in_segment(call);
+        let mut waits = FlagWaits::of(self);
+        let step = |lane: &Lane, at| lane.executor.inline_step(program, at);
+        let wait = |lane: &mut Lane, peer| waits.once_more(lane, peer);
+        let (taken, error) = inline::run_in_segment(&mut *lane, step, call, desk, wait);
+        if taken == steps && error.is_none() {
+            self.core().after(&mut lane);
+            return None;
+        }
+        let begun = lane.executor.begun(program, taken, tags, desk);
+        Some(begun.map(|begun| (begun, error.map(|(e, _)| e))))
     }
 
     #[cold]

@@ -49,7 +49,7 @@ pub use persistent::{PersistentCollective, ScopedPersistentCollective};
 pub use requests::Collective;
 pub use scoped::ScopedCollective;
 
-use crate::choice::Chosen;
+use crate::choice::{Chosen, May, bytes_of};
 use crate::comm::Communicator;
 use agree::Round;
 use ask::{Ask, Staged};
@@ -63,6 +63,7 @@ use osier_engine::exec::run::Then;
 use osier_engine::matching::{INTERNAL_TAG, Pattern};
 use osier_engine::progress::cell::LaneGuard;
 use osier_engine::view::RawView;
+use osier_transports::shm::SLOT_BYTES;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
 
@@ -146,7 +147,8 @@ impl Communicator {
             let kept = forced.algorithm.keeps(&ask.call);
             let keeps = |kept| !ask.call.operation.reduces() || kept >= ask.call.required;
             let may = forced.runs_on != RunsOn::OneKernel || ask.in_one_kernel;
-            may && kept.is_some_and(keeps)
+            let segment = !forced.algorithm.in_segment() || self.fits_segment(forced, ask);
+            may && segment && kept.is_some_and(keeps)
         });
         let chosen = match forced {
             _ if ask.idle => return Ok(Arc::default()),
@@ -161,7 +163,11 @@ impl Communicator {
                 &self.described(),
                 &ask.call,
                 ask.class,
-                (ask.on_devices, ask.in_one_kernel),
+                May {
+                    on_devices: ask.on_devices,
+                    in_one_kernel: ask.in_one_kernel,
+                    in_segment: ask.in_segment,
+                },
             )?,
         };
         if chosen.runs_on == RunsOn::OneKernel {
@@ -172,6 +178,17 @@ impl Communicator {
         let mut program = lower(plan.call(), &plan.part(self.rank() as u32))?;
         program.runs_on = chosen.runs_on;
         Ok(Arc::new(program))
+    }
+
+    /// Whether calls like this may have an algorithm whose flags lie in a segment.
+    fn fits_segment(&self, forced: &Chosen, ask: &Ask) -> bool {
+        let slots = match forced.algorithm {
+            Algorithm::OnePhase => ask.call.slots(),
+            _ => 0,
+        };
+        let bytes = bytes_of(ask.class).saturating_mul(slots.into());
+        let shared = self.lane().lock().has_segment();
+        shared && ask.in_segment && !ask.on_devices && bytes <= SLOT_BYTES as u64
     }
 
     /// Begins a call. Its memory belongs to the run until that completes.
@@ -232,6 +249,8 @@ impl Communicator {
     /// Begins a run.
     fn launch(&self, lane: &mut LaneGuard<'_>, mut ask: Ask, call: Launch) -> Result<u32> {
         let mut run = lane.executor.spare_run();
+        run.number = lane.executor.number_of(call.tags);
+        let begins = (call.program.in_segment && ask.begun.is_none()).then_some(run.number);
         let on = call.staged.as_ref().and_then(|s| s.on_device.as_ref());
         if let Err(e) = run.memory.begin(&call.program, ask.buffers, on) {
             ask.error = ask.error.or(Some(e.into()));
@@ -239,6 +258,10 @@ impl Communicator {
         if let Some(begun) = &ask.begun {
             begun.hand_over(&run.memory);
             run.done = begun.done;
+            if let Some(slot) = begun.slot {
+                run.memory
+                    .set_slot(std::ptr::with_exposed_provenance_mut(slot));
+            }
         }
         if let Some(staged) = call.staged {
             let staged = *staged;
@@ -254,7 +277,12 @@ impl Communicator {
         run.defers = ask.defers;
         run.stream = ask.stream;
         let begun = match call.round {
-            None => executor::begin(&mut **lane, run, ask.error),
+            None => {
+                begins
+                    .into_iter()
+                    .for_each(|call| lane.begins_in_segment(call));
+                executor::begin(&mut **lane, run, ask.error)
+            }
             Some(round) => {
                 let then = Then {
                     run,
@@ -272,6 +300,9 @@ impl Communicator {
                 run.site = Some(call.site);
                 run.defers = round.ask.defers;
                 run.then = Some(Box::new(then));
+                begins
+                    .into_iter()
+                    .for_each(|call| lane.begins_in_segment(call));
                 executor::begin(&mut **lane, run, None)
             }
         };

@@ -38,6 +38,7 @@ impl Communicator {
             ranks_per_core,
             &self.member().agreed,
             eager_bytes,
+            self.lane().lock().has_segment(),
         )
     }
 

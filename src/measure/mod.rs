@@ -40,6 +40,7 @@ mod devices;
 mod fit;
 mod links;
 mod rounds;
+mod segment;
 
 pub use attach::permitted as attach_permitted;
 pub use device::{measure as device, measure_with as device_with};

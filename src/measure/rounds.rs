@@ -40,6 +40,7 @@
 //! measured again, up to three times in all, and of each time the shortest counts.
 
 use super::devices::Lab;
+use super::segment::SegmentTimes;
 use super::{Apart, fit};
 use crate::coll::IN_PLACE;
 use crate::comm::Communicator;
@@ -151,6 +152,7 @@ pub(crate) fn measure(
         combine: Vec::new(),
         error: 0.0,
         devices: None,
+        segment: None,
     };
     comm.barrier()?;
     // All at the same time, as ranks do in a collective.
@@ -177,9 +179,14 @@ pub(crate) fn measure(
             let mut done = 0;
             let first = table.classes.is_empty();
             let mut times = Times::of(&pair, &table)?;
+            let mut in_segment = match first {
+                true => SegmentTimes::of(&pair)?,
+                false => None,
+            };
             loop {
                 times.add_to(&mut table, class);
                 if first {
+                    table.segment = in_segment.as_ref().map(|times| times.costs(&table));
                     table.error = error(&pair, &table)?;
                     let again = passes < MOST_PASSES && table.error > SETTLED;
                     passes += usize::from(again);
@@ -191,6 +198,13 @@ pub(crate) fn measure(
                 // Other work disturbed it: repeat, and take the shorter of each time.
                 table.classes.pop();
                 times = times.or(&Times::of(&pair, &table)?);
+                if let Some(before) = in_segment {
+                    let again = SegmentTimes::of(&pair)?;
+                    in_segment = Some(match &again {
+                        Some(again) => before.or(again),
+                        None => before,
+                    });
+                }
             }
         }
         // The others are idle meanwhile.

@@ -13,10 +13,11 @@
 //!    than a shorter one ([`CallCosts::checked`]).
 
 use crate::model::{DeviceCalls, Gpu, Part};
-use osier_collectives::{Curve, Executor, Machine, Piecewise, Point, Topology};
+use osier_collectives::{Curve, Executor, Machine, Piecewise, Point, Segment, Topology};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
+use osier_transports::shm::SLOT_BYTES;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a vector up to which a call may run inline.
@@ -79,6 +80,62 @@ pub struct CallCosts {
     /// The same for buffers in device memory, where that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<DeviceCalls>,
+    /// Flags and slots in the memory that the ranks of a host share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<SegmentCosts>,
+}
+
+/// What calls cost whose flags lie in a segment that their ranks share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SegmentCosts {
+    /// From a flag's store until the rank that waits for it goes on, in ns.
+    pub flag_ns: f64,
+    /// Copies into a slot that peers have read.
+    pub write: Vec<WorkCost>,
+    /// Copies out of a peer's slot.
+    pub read: Vec<WorkCost>,
+    /// Reads of a peer's plain memory.
+    pub attach: Vec<WorkCost>,
+}
+
+impl SegmentCosts {
+    /// Estimate from the costs of messages.
+    fn estimated(links: &LinkCosts) -> SegmentCosts {
+        let line = |start: f64, ns_per_byte: f64| -> Vec<WorkCost> {
+            [0, 4 << 20]
+                .map(|bytes: u64| WorkCost {
+                    bytes,
+                    ns: start + bytes as f64 * ns_per_byte,
+                })
+                .into()
+        };
+        SegmentCosts {
+            flag_ns: links.latency_ns / 2.0,
+            write: line(10.0, 2.0 * links.copy_ns_per_byte),
+            read: line(10.0, links.copy_ns_per_byte),
+            attach: line(links.attach_call_ns, links.attach_ns_per_byte),
+        }
+    }
+
+    /// Its curves, by name.
+    fn works(&self) -> [(&'static str, &[WorkCost]); 3] {
+        [
+            ("calls.segment.write", &self.write),
+            ("calls.segment.read", &self.read),
+            ("calls.segment.attach", &self.attach),
+        ]
+    }
+
+    /// As the planner has it.
+    pub(crate) fn planned(&self) -> Segment {
+        Segment {
+            flag_ns: self.flag_ns,
+            write: line(&self.write),
+            read: line(&self.read),
+            attach: line(&self.attach),
+            slot_bytes: SLOT_BYTES as u64,
+        }
+    }
 }
 
 /// Error of a table that was never compared with measurements.
@@ -144,6 +201,7 @@ impl CallCosts {
             combine: work(links.copy_ns_per_byte),
             error: unknown_error(),
             devices: None,
+            segment: Some(SegmentCosts::estimated(links)),
         }
     }
 
@@ -197,7 +255,9 @@ impl CallCosts {
         let works: [(_, &[WorkCost]); 2] =
             [("calls.copy", &self.copy), ("calls.combine", &self.combine)];
         let there = on_devices.map(DeviceCalls::works);
-        for (name, works) in works.into_iter().chain(there.into_iter().flatten()) {
+        let shared = self.segment.as_ref().map(SegmentCosts::works);
+        let others = there.into_iter().flatten();
+        for (name, works) in (works.into_iter().chain(others)).chain(shared.into_iter().flatten()) {
             let points: Vec<(u64, f64)> = works.iter().map(|w| (w.bytes, w.ns)).collect();
             rising(name, &points)?;
         }
@@ -206,6 +266,10 @@ impl CallCosts {
             ("calls.run_ns", self.run_ns),
             ("calls.step_ns", self.step_ns),
             ("calls.error", self.error),
+            (
+                "calls.segment.flag_ns",
+                self.segment.as_ref().map_or(0.0, |s| s.flag_ns),
+            ),
         ] {
             if !(ns.is_finite() && ns >= 0.0) {
                 return Err(format!("{name} is {ns}, expected 0 or more"));
@@ -245,6 +309,13 @@ impl CallCosts {
         }
         for ns in [&mut table.row_ns, &mut table.run_ns, &mut table.step_ns] {
             *ns *= times;
+        }
+        if let Some(segment) = &mut table.segment {
+            segment.flag_ns = segment.flag_ns * times + switches;
+            let works = segment.write.iter_mut().chain(&mut segment.read);
+            for work in works.chain(&mut segment.attach) {
+                work.ns *= times;
+            }
         }
         table
     }

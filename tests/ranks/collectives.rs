@@ -11,11 +11,14 @@ use osier_collectives::{Algorithm, Call, Operation};
 fn by_all(comm: &Communicator, operation: Operation, mut check: impl FnMut(&str)) {
     check("chosen");
     let call = Call::new(operation, comm.size() as u32);
-    for algorithm in Algorithm::FLAT {
+    for algorithm in Algorithm::IN_SEGMENT.into_iter().chain(Algorithm::FLAT) {
         if algorithm.keeps(&call).is_none() {
             continue;
         }
         for segments in [1, 5, 40] {
+            if algorithm.in_segment() && segments > 1 {
+                continue;
+            }
             comm.use_algorithm(Some((algorithm.clone(), segments)));
             check(&format!("{algorithm} in {segments}"));
         }

@@ -112,11 +112,12 @@ impl Rooms {
         }
         let buffer = match b.call.operation {
             // A share of the vector, as long as this rank's own.
-            Operation::ReduceScatter => {
-                b.scratch_like(1, crate::plan::Lengths::All(b.rank))
-            }
+            Operation::ReduceScatter => b.scratch_like(1, crate::plan::Lengths::All(b.rank)),
             // A slice is as long as the vector's first, or shorter.
-            _ => b.scratch_like(self.like.count, crate::plan::Lengths::Rotated(self.like.first)),
+            _ => b.scratch_like(
+                self.like.count,
+                crate::plan::Lengths::Rotated(self.like.first),
+            ),
         };
         let room = Region::run(buffer, 0, self.like.count);
         self.buffers.push(room);
@@ -191,15 +192,29 @@ pub(super) fn one_phase(b: &mut Builder) {
             let slot = b.slot(pieces);
             if at_root {
                 let all = Region::run(slot, 0, pieces);
-                b.copy(Region { buffer: input, ..all }, all);
+                b.copy(
+                    Region {
+                        buffer: input,
+                        ..all
+                    },
+                    all,
+                );
                 exchange(b, everybody(), nobody());
                 if call.operation == O::Scatter && !call.in_place {
                     b.copy(Region::piece(input, rank), Region::piece(Buffer::Recv, 0));
                 }
             } else {
                 exchange(b, nobody(), only_root());
-                let piece = if call.operation == O::Scatter { rank } else { 0 };
-                b.read_peer(root, Region::piece(slot, piece), Region::piece(Buffer::Recv, 0));
+                let piece = if call.operation == O::Scatter {
+                    rank
+                } else {
+                    0
+                };
+                b.read_peer(
+                    root,
+                    Region::piece(slot, piece),
+                    Region::piece(Buffer::Recv, 0),
+                );
             }
         }
         O::Gather | O::Allgather => {
@@ -211,11 +226,7 @@ pub(super) fn one_phase(b: &mut Builder) {
                 b.copy(own, Region::piece(slot, 0));
             }
             let tells = |peer: &u32| call.operation == O::Allgather || *peer == root && !at_root;
-            exchange(
-                b,
-                everybody().filter(tells),
-                everybody().filter(|_| reads),
-            );
+            exchange(b, everybody().filter(tells), everybody().filter(|_| reads));
             if reads {
                 for peer in everybody() {
                     let to = Region::piece(Buffer::Recv, peer);
@@ -227,13 +238,22 @@ pub(super) fn one_phase(b: &mut Builder) {
         O::Alltoall => {
             let slot = b.slot(size);
             let all = Region::run(slot, 0, size);
-            b.copy(Region { buffer: input, ..all }, all);
+            b.copy(
+                Region {
+                    buffer: input,
+                    ..all
+                },
+                all,
+            );
             exchange(b, everybody(), everybody());
             for peer in everybody() {
                 let to = Region::piece(Buffer::Recv, peer);
                 b.read_peer(peer, Region::piece(slot, rank), to);
             }
-            b.copy(Region::piece(input, rank), Region::piece(Buffer::Recv, rank));
+            b.copy(
+                Region::piece(input, rank),
+                Region::piece(Buffer::Recv, rank),
+            );
         }
         O::Reduce | O::Allreduce => {
             let slot = b.slot(1);
@@ -243,11 +263,7 @@ pub(super) fn one_phase(b: &mut Builder) {
             }
             let tells = |peer: &u32| to_all || *peer == root && !at_root;
             let reads = to_all || at_root;
-            exchange(
-                b,
-                everybody().filter(tells),
-                everybody().filter(|_| reads),
-            );
+            exchange(b, everybody().filter(tells), everybody().filter(|_| reads));
             if reads {
                 let own = b.input();
                 let operand = |peer: u32| match peer == rank {
@@ -260,7 +276,13 @@ pub(super) fn one_phase(b: &mut Builder) {
         O::ReduceScatter => {
             let slot = b.slot(size);
             let all = Region::run(slot, 0, size);
-            b.copy(Region { buffer: input, ..all }, all);
+            b.copy(
+                Region {
+                    buffer: input,
+                    ..all
+                },
+                all,
+            );
             exchange(b, everybody(), everybody());
             let share = Region::piece(slot, rank);
             let operand = |peer: u32| match peer == rank {
@@ -350,18 +372,25 @@ pub(super) fn direct(b: &mut Builder) {
             b.copy(Region::piece(input, rank), own);
             if over {
                 let all = Region::run(into, 0, size);
-                late = Some((all, Region { buffer: Buffer::Recv, ..all }));
+                late = Some((
+                    all,
+                    Region {
+                        buffer: Buffer::Recv,
+                        ..all
+                    },
+                ));
             }
         }
         O::Reduce if !at_root => {}
         O::Reduce | O::Allreduce | O::ReduceScatter | O::Scan | O::Exscan => {
             let (own, into) = match call.operation {
-                O::ReduceScatter => {
-                    (Region::piece(input, rank), Region::piece(Buffer::Recv, 0))
-                }
+                O::ReduceScatter => (Region::piece(input, rank), Region::piece(Buffer::Recv, 0)),
                 _ => (b.input(), result),
             };
-            let theirs = Region { buffer: Buffer::Send, ..own };
+            let theirs = Region {
+                buffer: Buffer::Send,
+                ..own
+            };
             let operand = |peer: u32| match peer == rank {
                 true => Operand::own(own),
                 false => Operand::of_peer(peer, theirs),

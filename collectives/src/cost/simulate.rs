@@ -27,6 +27,7 @@
 
 use super::machine::{Link, Machine, Sizes};
 use crate::algorithms::Plan;
+use crate::call::Operation;
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
 use crate::device_links::DeviceLink;
@@ -209,10 +210,16 @@ pub(crate) fn play(
     let whole = sizes.uncut();
     let mut ways = Ways::new(machine, model, call.size, whole);
     for part in parts {
-        let most = machine.executor.row_bytes;
+        let most = match &machine.segment {
+            Some(segment) if part.in_segment => segment.slot_bytes as f64,
+            _ => machine.executor.row_bytes,
+        };
         let in_row = |pieces| matches!(sizes, Sizes::Equal(_)) && f64::from(pieces) * whole <= most;
         let rank = part.rank as usize;
-        if part.row_pieces(call).is_some_and(in_row) {
+        let direct = part.in_segment
+            && call.operation != Operation::Barrier
+            && !part.scratch.iter().any(|s| s.slot);
+        if !direct && part.row_pieces(call).is_some_and(in_row) {
             ways.processor[rank].free = machine.executor.row_ns;
         } else {
             ways.processor[rank].free = machine.executor.run_ns;

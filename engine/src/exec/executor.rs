@@ -288,6 +288,14 @@ impl Executor {
         inline.fits(bytes).then(|| (at, inline.len()))
     }
 
+    /// Whether such a program's steps are those of a segment; then the scratch buffer that peers
+    /// read, and its pieces.
+    #[inline]
+    pub fn inline_in_segment(&self, program: usize) -> Option<Option<(u16, usize)>> {
+        let inline = self.programs.get(program)?.1.inline.as_ref()?;
+        inline.in_segment().then(|| inline.slot())
+    }
+
     /// A step of such a program.
     #[inline]
     pub fn inline_step(&self, program: usize, at: usize) -> Option<Action> {
@@ -487,6 +495,9 @@ fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
     recycle(driver, before);
     match verdict {
         Some(e) => {
+            if run.program.in_segment {
+                driver.leave(run.number);
+            }
             run.error = Some(e);
             run.phase = Phase::Ended;
         }

@@ -199,8 +199,12 @@ pub fn execute<S: Segment, P: Places>(
             Waited::Done(bytes) if bytes == places.bytes() => Taken::Done,
             Waited::Done(bytes) => {
                 let (own, room) = (segment.rank(), places.bytes() as usize);
-                let e = other_length(from, bytes as usize, own, room);
-                Taken::of(Err(e))
+                // As a message of so many bytes ends.
+                let kind = match bytes as usize > room {
+                    true => ErrorKind::Truncated,
+                    false => ErrorKind::Argument,
+                };
+                Taken::of(Err(other_length(kind, from, bytes as usize, own, room)))
             }
             Waited::For(peer) => Taken::Waits(peer),
             Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
@@ -443,7 +447,9 @@ mod tests {
         }
 
         fn combine(&self, _: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
-            left.iter_mut().zip(right).for_each(|(l, r)| *l = l.wrapping_sub(*r));
+            left.iter_mut()
+                .zip(right)
+                .for_each(|(l, r)| *l = l.wrapping_sub(*r));
             Ok(())
         }
     }
@@ -454,7 +460,10 @@ mod tests {
 
     fn of_peer(bytes: &[u8]) -> Source {
         // SAFETY: the vector outlives its use.
-        Source::Peer(unsafe { PeerMemory::mapped(bytes.as_ptr(), bytes.len()) }, 0)
+        Source::Peer(
+            unsafe { PeerMemory::mapped(bytes.as_ptr(), bytes.len()) },
+            0,
+        )
     }
 
     /// Operands may be a peer's or own, and the result take the place of an own one.

@@ -73,9 +73,6 @@ pub struct Desk<'a> {
     scratch: [Line; MOST_SCRATCH],
 }
 
-// SAFETY: the slot is memory of the segment, tied to no thread.
-unsafe impl Send for Begun {}
-
 /// What is done of a program that a run takes up.
 #[derive(Clone)]
 pub struct Begun {
@@ -83,8 +80,8 @@ pub struct Begun {
     pub tags: u32,
     /// Complete steps, by bits.
     pub done: u128,
-    /// Where the slot lies that peers read, if the call has one by now.
-    pub slot: Option<*mut u8>,
+    /// The address of the slot that peers read, if the call has one by now.
+    pub slot: Option<usize>,
     /// The scratch buffers, piece after piece,
     scratch: Vec<MaybeUninit<u8>>,
     /// pieces of each,
@@ -142,7 +139,8 @@ impl InlineSchedule {
         let scratch = self.scratch.iter().enumerate();
         let others = scratch.filter(|(k, _)| self.slot.is_none_or(|slot| slot.0 as usize != *k));
         let slot = self.slot.map_or(0, |slot| slot.1);
-        most(slot, SLOT_BYTES) && others.fold(true, |fits, (_, p)| fits & most(*p as usize, MOST_BYTES))
+        most(slot, SLOT_BYTES)
+            && others.fold(true, |fits, (_, p)| fits & most(*p as usize, MOST_BYTES))
     }
 
     /// The scratch buffer that peers read, and its pieces.
@@ -174,7 +172,7 @@ impl InlineSchedule {
             done: self.order[..taken]
                 .iter()
                 .fold(0, |all, step| all | 1 << step),
-            slot: Some(desk.slot.2).filter(|at| !at.is_null()),
+            slot: (!desk.slot.2.is_null()).then(|| desk.slot.2.expose_provenance()),
             scratch: desk
                 .scratch
                 .iter()
@@ -188,7 +186,9 @@ impl InlineSchedule {
             pieces: {
                 let slot = desk.slot.0.map(usize::from);
                 let pieces = self.scratch.iter().enumerate();
-                pieces.map(|(k, p)| if slot == Some(k) { 0 } else { *p }).collect()
+                pieces
+                    .map(|(k, p)| if slot == Some(k) { 0 } else { *p })
+                    .collect()
             },
             bytes: desk.small.bytes,
         }

@@ -178,13 +178,18 @@ fn in_segment(call: &Call, part: &Part) -> Program {
     actions.push(Action::Leave);
     let before = |step: usize| -> Vec<Edge> {
         let before = (step as u32).checked_sub(1);
-        before.map(|step| Edge { step, lag: 0 }).into_iter().collect()
+        before
+            .map(|step| Edge { step, lag: 0 })
+            .into_iter()
+            .collect()
     };
     let order: Vec<Vec<u32>> = (0..actions.len())
         .map(|step| (step as u32).checked_sub(1).into_iter().collect())
         .collect();
-    let inline = (part.row_pieces(call).filter(|_| !publishes && (is_slot || reads_nobody(part))))
-        .and_then(|pieces| InlineSchedule::new(&actions, &order, &part.scratch, pieces));
+    let inline = (part
+        .row_pieces(call)
+        .filter(|_| !publishes && (is_slot || reads_nobody(part))))
+    .and_then(|pieces| InlineSchedule::new(&actions, &order, &part.scratch, pieces));
     Program {
         graph: Graph::new(1, (0..actions.len()).map(before)),
         actions,

@@ -28,8 +28,8 @@
 pub mod executor;
 pub mod foreign;
 pub mod graph;
-pub mod inbox;
 pub mod in_segment;
+pub mod inbox;
 pub mod inline;
 pub mod lower;
 pub mod memory;

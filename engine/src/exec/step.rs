@@ -147,14 +147,20 @@ pub fn receive<M: Messages>(
 pub fn received(from: u32, bytes: usize, own: u32, room: usize) -> Result<()> {
     match bytes == room {
         true => Ok(()),
-        false => Err(other_length(from, bytes, own, room)),
+        false => Err(other_length(ErrorKind::Argument, from, bytes, own, room)),
     }
 }
 
 #[cold]
-pub(super) fn other_length(from: u32, bytes: usize, own: u32, room: usize) -> Error {
+pub(super) fn other_length(
+    kind: ErrorKind,
+    from: u32,
+    bytes: usize,
+    own: u32,
+    room: usize,
+) -> Error {
     Error::new(
-        ErrorKind::Argument,
+        kind,
         format!(
             "collective: rank {from} sent {bytes} bytes, rank {own} expected {room} (hint: all ranks pass the same count)"
         ),

@@ -1,10 +1,11 @@
 //! The lane as the segment of its communicator's ranks: calls that are in flight there.
 //!
 //! # Invariants
-//! 1. A call of some parity begins when all peers are done with the one before: so nobody
-//!    reads flag and slot when they are written again.
-//! 2. Calls that have begun and not ended are listed; below the lowest of them, or behind the
-//!    last, all are over, which peers are told when one ends.
+//! 1. Calls are listed in the order in which the program makes them, on all ranks, from then
+//!    until they end. One of some parity enters when all peers are done with the one of this
+//!    parity before: so nobody reads flag and slot when they are written again.
+//! 2. Below the lowest call that is listed, or behind the last, all are over, which peers are
+//!    told when one ends.
 
 use super::failures::ended;
 use super::lane::Lane;
@@ -18,12 +19,29 @@ use osier_transports::{Death, PeerMemory, TransportErrorKind};
 /// Calls of a lane in its segment.
 #[derive(Debug, Default)]
 pub struct SegmentCalls {
-    /// In flight.
-    begun: Vec<u32>,
-    /// The last that began, by parity.
+    /// In flight, and the one of the same parity before each.
+    begun: Vec<(u32, Option<u32>)>,
+    /// The last that was made, by parity.
     last: [Option<u32>; 2],
     /// Below which number all calls of each peer are known to be over.
     done: Vec<Option<u32>>,
+    /// A call has ended before the segment was there: peers are told when one enters.
+    untold: bool,
+}
+
+impl SegmentCalls {
+    /// Below which number all calls are over here, after this one has ended.
+    fn over(&self, call: u32) -> u32 {
+        let last = self.last.into_iter().flatten();
+        let last = last.fold(
+            call,
+            |last, other| if below(last, other) { other } else { last },
+        );
+        let begun = self.begun.iter().map(|(begun, _)| *begun);
+        begun.fold(last.wrapping_add(1), |lowest, other| {
+            if below(other, lowest) { other } else { lowest }
+        })
+    }
 }
 
 /// Whether a number, which grows around the end of its type, is below another.
@@ -32,15 +50,28 @@ fn below(a: u32, b: u32) -> bool {
 }
 
 impl Lane {
-    /// Why nothing comes from a peer in a segment, if it will not.
-    #[cold]
+    /// The program makes a call whose flags lie in the segment.
+    #[inline]
+    pub fn begins_in_segment(&mut self, call: u32) {
+        let calls = &mut self.port.in_segment;
+        let before = calls.last[(call & 1) as usize].replace(call);
+        calls.begun.push((call, before));
+    }
+
+    /// Why nothing comes from a peer in a segment, if it is known that nothing will. Its words
+    /// there are not read again: who looks for a flag again and again would keep the peer from
+    /// writing them.
+    #[inline]
     fn lost_in_segment(&mut self, peer: u32) -> Option<(Error, u32)> {
+        if self.dead_count == 0 && self.port.left_count == 0 {
+            return None;
+        }
         let member = self.port.members.get(peer as usize);
         let member = member.copied().unwrap_or(NOBODY);
         if let Some(how) = self.death(peer) {
             return Some((ended("collective", peer, how), member));
         }
-        if self.port.links.closed(peer) {
+        if self.port.peers[peer as usize].left.is_some() {
             let left = format!(
                 "collective: rank {peer} has dropped the communicator (hint: all ranks make the \
                  same collective calls)"
@@ -63,7 +94,8 @@ impl Lane {
     #[inline]
     fn not_done(&mut self, call: u32) -> Result<Option<u32>> {
         let calls = &mut self.port.in_segment;
-        let Some(last) = calls.last[(call & 1) as usize].filter(|last| *last != call) else {
+        let listed = calls.begun.iter().find(|(begun, _)| *begun == call);
+        let Some(last) = listed.and_then(|(_, before)| *before) else {
             return Ok(None);
         };
         let peers = self.port.peers.len();
@@ -115,10 +147,12 @@ impl Segment for Lane {
             Ok(Some(peer)) => return Waited::For(peer),
             Err(e) => return Waited::Failed(e, NOBODY),
         }
-        let calls = &mut self.port.in_segment;
-        calls.last[(call & 1) as usize] = Some(call);
-        if !calls.begun.contains(&call) {
-            calls.begun.push(call);
+        if std::mem::take(&mut self.port.in_segment.untold) {
+            let over = self.port.in_segment.over(call);
+            if let Ok(Some(collective)) = self.port.links.collective() {
+                collective.set_done(over);
+                self.port.links.wake_members();
+            }
         }
         let slot = match self.port.links.collective() {
             Ok(Some(collective)) => collective.own_slot(call, slot_bytes),
@@ -210,16 +244,13 @@ impl Segment for Lane {
     #[inline]
     fn leave(&mut self, call: u32) {
         let calls = &mut self.port.in_segment;
-        calls.begun.retain(|begun| *begun != call);
-        let last = calls.last.into_iter().flatten();
-        let last = last.fold(call, |last, other| if below(last, other) { other } else { last });
-        let lowest = calls.begun.iter().copied();
-        let over = lowest.fold(last.wrapping_add(1), |lowest, other| {
-            if below(other, lowest) { other } else { lowest }
-        });
+        calls.begun.retain(|(begun, _)| *begun != call);
+        let over = calls.over(call);
         if let Ok(Some(collective)) = self.port.links.collective() {
             collective.set_done(over);
             self.port.links.wake_members();
+        } else {
+            self.port.in_segment.untold = true;
         }
     }
 }

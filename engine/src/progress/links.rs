@@ -10,8 +10,8 @@ use osier_transports::loopback::Loopback;
 use osier_transports::shm::{Collective, ShmEndpoint};
 use osier_transports::sim::SimEndpoint;
 use osier_transports::{
-    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PeerMemory, PostError, RegionKey, RegionKind,
-    Sharing, TransportError, TransportErrorKind,
+    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PeerMemory, PostError, RegionKey,
+    RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 
 /// The transport that reaches the other members.

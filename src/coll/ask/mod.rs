@@ -135,6 +135,8 @@ pub(crate) struct Ask {
     pub of_host: bool,
     /// It may be one kernel of each rank.
     pub in_one_kernel: bool,
+    /// Its flags may lie in the ranks' segment: calls begin in one order there.
+    pub in_segment: bool,
     /// The stream on which it is enqueued.
     pub stream: Option<Stream>,
 }
@@ -194,6 +196,7 @@ impl Ask {
             agreed: None,
             of_host: false,
             in_one_kernel: false,
+            in_segment: true,
             stream: None,
         }
     }
@@ -201,13 +204,19 @@ impl Ask {
     /// With a plan for memory of devices.
     pub fn for_devices(&mut self) {
         self.on_devices = true;
-        self.key = key_of(&self.call, self.class) | FOR_DEVICES;
+        self.key |= FOR_DEVICES;
     }
 
     /// It may be one kernel of each rank, or may not.
     pub fn may_be_in_one_kernel(&mut self, may: bool) {
         self.in_one_kernel = may;
         self.key = (self.key & !IN_ONE_KERNEL) | if may { IN_ONE_KERNEL } else { 0 };
+    }
+
+    /// It is begun in any order, so that its messages need tags of their own.
+    pub fn in_any_order(&mut self) {
+        self.in_segment = false;
+        self.key |= NOT_IN_SEGMENT;
     }
 
     /// Whether kernels combine its elements in one launch. A call of which too little is known
@@ -250,7 +259,8 @@ impl Ask {
     /// With an operator.
     pub fn combine(&mut self, (combiner, fit): (Combiner, Fit)) {
         self.call.required = fit.association;
-        self.key = key_of(&self.call, self.class);
+        let flags = self.key & (FOR_DEVICES | IN_ONE_KERNEL | NOT_IN_SEGMENT);
+        self.key = key_of(&self.call, self.class) | flags;
         debug_assert!(!self.on_devices, "known before its plan is asked for");
         self.buffers.unit = fit.unit;
         self.combiner = Some((combiner, fit));
@@ -274,9 +284,10 @@ impl Ask {
             return None;
         }
         let reduces = self.call.operation.reduces();
-        let unfit = |view: &RawView| {
-            view.as_device().is_some() || reduces && view.as_contiguous().is_none()
-        };
+        // What peers read lies in one run of bytes.
+        let packed = reduces || program.publishes;
+        let unfit =
+            |view: &RawView| view.as_device().is_some() || packed && view.as_contiguous().is_none();
         let (send, recv) = (&self.buffers.send, &self.buffers.recv);
         let mut staged = if send.memory().iter().chain(recv.memory()).any(unfit) {
             Some(Box::new(self.stage(comm, program)))
@@ -308,10 +319,10 @@ impl Ask {
             (&mut self.buffers.send, send),
             (&mut self.buffers.recv, recv),
         ] {
-            let reduces = call.operation.reduces();
+            let packed = call.operation.reduces() || program.publishes;
             pieces.replace(|view| {
                 let device = view.as_device().is_some();
-                let gaps = reduces && view.as_contiguous().is_none();
+                let gaps = packed && view.as_contiguous().is_none();
                 if !(device || gaps) {
                     return view.clone();
                 }
@@ -346,6 +357,9 @@ impl Ask {
 const FOR_DEVICES: u64 = 1 << 50;
 /// In a key: the plan may be one kernel of each rank.
 const IN_ONE_KERNEL: u64 = 1 << 51;
+
+/// In a key: flags of the plan are messages.
+const NOT_IN_SEGMENT: u64 = 1 << 52;
 
 /// A number for what programs depend on, but for the communicator.
 pub(crate) fn key_of(call: &Call, class: u32) -> u64 {

@@ -244,7 +244,8 @@ impl Collective {
         // SAFETY: invariant 1.
         let head = unsafe { head_at(base) };
         let list = rank.segments_of(rank.rank() as u32);
-        head.next.store(list.load(Ordering::Relaxed), Ordering::Relaxed);
+        head.next
+            .store(list.load(Ordering::Relaxed), Ordering::Relaxed);
         head.members.store(members.len() as u64, Ordering::Relaxed);
         head.channel.store(channel, Ordering::Relaxed);
         head.magic.store(MAGIC, Ordering::Relaxed);
@@ -463,7 +464,9 @@ impl Collective {
         let offset = word >> 16;
         let sealed = seal::sealed(offset << 16, SLOTS) == word;
         let at = sealed.then(|| self.rank.shared(offset, 2 * SLOT_BYTES as u64));
-        let at = at.flatten().ok_or_else(|| self.overwritten("a slot", peer))?;
+        let at = at
+            .flatten()
+            .ok_or_else(|| self.overwritten("a slot", peer))?;
         let known = self.of_peers[peer as usize].get_or_init(|| at.expose_provenance());
         Ok(std::ptr::with_exposed_provenance_mut(*known))
     }

@@ -22,8 +22,8 @@ use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
 use super::{cma, words};
 use crate::Death;
 use crate::contract::{
-    AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
-    PeerMemory, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
+    AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PeerMemory,
+    PostError, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -654,6 +654,10 @@ impl ShmEndpoint {
         place: u64,
         bytes: usize,
     ) -> Result<PeerMemory, TransportError> {
+        if bytes == 0 {
+            // SAFETY: nothing of it is read.
+            return Ok(unsafe { PeerMemory::mapped(std::ptr::NonNull::dangling().as_ptr(), 0) });
+        }
         let base = place << 8 >> 8;
         let heap = (place >> 56) == RegionKind::Heap as u64;
         let plain = (place >> 56) == RegionKind::Process as u64;

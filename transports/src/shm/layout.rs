@@ -30,8 +30,10 @@ fn digest() -> u64 {
     let mut places = offsets!(JobHeader: magic ranks version limit_bytes heap_window job_id
         fence_required cores note_bytes aborted creator watched checks death_epoch next_granule
         used_bytes);
-    places.extend(offsets!(RankControl: pid finalizes death namespace sleeping attending inbox
-        segments));
+    places.extend(
+        offsets!(RankControl: pid finalizes death namespace sleeping attending inbox
+        segments),
+    );
     places.extend([
         ("job header", size_of::<JobHeader>()),
         ("rank control", size_of::<RankControl>()),

@@ -22,8 +22,8 @@ mod status;
 mod wait;
 mod words;
 
-pub use collective::{BESIDE_FLAG_BYTES, Collective, PAGE_SLOT_BYTES, Raised, SLOT_BYTES};
 pub(crate) use cma::read as read_process;
+pub use collective::{BESIDE_FLAG_BYTES, Collective, PAGE_SLOT_BYTES, Raised, SLOT_BYTES};
 pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Job, JobOptions, MAX_RANKS, check_description, describe};
 pub use rank::ShmRank;
