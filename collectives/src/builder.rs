@@ -93,6 +93,7 @@ impl<'a> Builder<'a> {
             slots: self.slots,
             aside: false,
             slot: false,
+            changes_hands: false,
         });
         self.scratch.push(Tracks::new(pieces));
         Buffer::Scratch(number)
@@ -107,11 +108,15 @@ impl<'a> Builder<'a> {
         buffer
     }
 
-    /// The same, which peers read.
-    pub fn slot(&mut self, pieces: u32) -> Buffer {
+    /// The same, which peers read; if all ranks write one and read those of all others, they
+    /// change hands. Segments have one place.
+    pub fn slot(&mut self, pieces: u32, changes_hands: bool) -> Buffer {
         let buffer = self.scratch(pieces);
+        let segments = self.part.segments;
         if let Some(last) = self.part.scratch.last_mut() {
             last.slot = true;
+            last.changes_hands = changes_hands;
+            last.slots = u32::from(segments > 1);
         }
         buffer
     }
@@ -267,6 +272,13 @@ impl<'a> Builder<'a> {
     /// The part.
     pub fn finish(self) -> Part {
         let mut part = self.part;
+        if part.in_segment && part.segments > 1 && !part.steps.is_empty() {
+            // Segments follow one another.
+            let step = part.steps.len() as u32 - 1;
+            part.deps.insert(0, Dep { step, lag: 1 });
+            part.ends.iter_mut().for_each(|end| *end += 1);
+            return part;
+        }
         if self.slots == 0 || self.scratch.is_empty() {
             return part;
         }

@@ -343,9 +343,9 @@ impl Call {
     pub fn slots(&self) -> u32 {
         match self.operation {
             Operation::Barrier => 0,
-            Operation::Scatter | Operation::Alltoall => self.size,
-            // Its size is that of a share.
-            Operation::ReduceScatter => self.size,
+            Operation::Scatter => self.size,
+            // The size of a reduce_scatter is that of a share.
+            Operation::Alltoall | Operation::ReduceScatter => self.size - 1,
             _ => 1,
         }
     }

@@ -133,10 +133,8 @@ pub fn candidates(
 ) -> (Vec<Algorithm>, Vec<(String, String)>) {
     let mut all = Algorithm::FLAT.to_vec();
     all.push(Algorithm::Between);
-    if let Some(segment) = &machine.segment {
-        let fits = bytes.saturating_mul(call.slots().into()) <= segment.slot_bytes;
-        let in_segment = Algorithm::IN_SEGMENT.into_iter();
-        all.extend(in_segment.filter(|a| fits || *a != Algorithm::OnePhase));
+    if machine.segment.is_some() {
+        all.extend(Algorithm::IN_SEGMENT);
     }
     let depth = machine.places[0].len();
     let reach = |level: usize| machine.links[level].of(bytes as f64).reach(bytes as f64);
@@ -335,7 +333,8 @@ pub(crate) fn choose_within(
     // Whole messages first, short plans before long ones.
     let mut plans = Vec::new();
     for algorithm in algorithms {
-        let plan = Plan::new(call.clone(), algorithm, 1)?;
+        let segments = least_segments(call, &algorithm, machine, bytes);
+        let plan = Plan::new(call.clone(), algorithm, segments)?;
         plans.push((steps(&plan), plan));
     }
     plans.sort_by_key(|(steps, _)| *steps);
@@ -405,6 +404,18 @@ pub(crate) fn choose_within(
         ranking,
         left_out,
     })
+}
+
+/// In how many segments the pieces of a rank fit its slot.
+fn least_segments(call: &Call, algorithm: &Algorithm, machine: &Machine, bytes: u64) -> u32 {
+    let Some(segment) = (machine.segment.as_ref()).filter(|_| *algorithm == Algorithm::OnePhase)
+    else {
+        return 1;
+    };
+    let all = bytes.saturating_mul(call.slots().into());
+    let fits = |segments: &u32| segment.fits(all as f64, call.slots(), *segments);
+    let powers = (0..=12).map(|log| 1u32 << log);
+    powers.clone().find(fits).unwrap_or(1 << 12)
 }
 
 /// The reduction that is one kernel per rank, where devices can.

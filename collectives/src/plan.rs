@@ -221,8 +221,10 @@ pub struct Scratch {
     /// It lies in memory of the host, wherever the call's buffers do.
     pub aside: bool,
     /// Peers read it: it is a slot, which stays as it is until all peers have ended their
-    /// parts.
+    /// parts, or their segment.
     pub slot: bool,
+    /// All ranks write such slots, and read those of all others.
+    pub changes_hands: bool,
 }
 
 /// One rank's part of a plan.
@@ -294,6 +296,23 @@ impl Part {
         });
         let scratch = self.scratch.iter().map(|s| s.pieces).max();
         row.then_some(most.max(scratch.unwrap_or(0)))
+    }
+
+    /// The same of a plan in a segment, in any number of its own: where there are several, each
+    /// step works on one piece at most.
+    pub fn row_of_segment(&self, call: &Call) -> Option<u32> {
+        let single = |r: &Region| self.segments == 1 || r.count <= 1;
+        let singles = self.steps.iter().all(|step| match step {
+            Step::Copy { from, to } => single(from) && single(to),
+            Step::Read { data, into, .. } => single(data) && single(into),
+            Step::Fold { into, .. } => single(into),
+            _ => true,
+        });
+        let whole = Self {
+            segments: 1,
+            ..self.clone()
+        };
+        whole.row_pieces(call).filter(|_| singles)
     }
 
     /// The same part without a step: what a test breaks plans with.

@@ -171,7 +171,7 @@ impl<'a> Search<'a> {
             self.cut_into(segments, found, &mut joined, most)
         };
         if !rehearsed {
-            let mut segments = 4;
+            let mut segments = 4 * found.candidate.plan.segments();
             while segments <= MOST_SEGMENTS && try_in(found, segments, f64::INFINITY)? {
                 segments *= 4;
             }

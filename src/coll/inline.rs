@@ -273,9 +273,13 @@ impl Communicator {
             return Some(None);
         };
         let tags = lane.executor.next_tags();
-        if let Some(slot) = lane.executor.inline_in_segment(program) {
-            let mut desk = Desk::new(small, operands).with_slot(slot);
-            return self.run_in_segment(lane, (program, steps), tags, &mut desk);
+        if let Some(with) = lane.executor.inline_in_segment(program) {
+            let with = with.of_unit(operands.as_ref().map_or(1, |(_, fit)| fit.unit));
+            let call = lane.executor.number_of(tags);
+            lane.begins_in_segment(call, with.segments, with.changes_hands);
+            let steps = (steps, with.segments as usize);
+            let mut desk = Desk::new(small, operands).with_segment(with);
+            return self.run_in_segment(lane, (program, steps), (tags, call), &mut desk);
         }
         let mut desk = Desk::new(small, operands);
         let mut caller = Caller {
@@ -298,17 +302,15 @@ impl Communicator {
     fn run_in_segment(
         &self,
         mut lane: LaneGuard<'_>,
-        (program, steps): (usize, usize),
-        tags: u32,
+        (program, (steps, segments)): (usize, (usize, usize)),
+        (tags, call): (u32, u32),
         desk: &mut Desk<'_>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
-        let call = lane.executor.number_of(tags);
-        lane.begins_in_segment(call);
         let mut waits = FlagWaits::of(self);
         let step = |lane: &Lane, at| lane.executor.inline_step(program, at);
         let wait = |lane: &mut Lane, peer| waits.once_more(lane, peer);
-        let (taken, error) = inline::run_in_segment(&mut *lane, step, call, desk, wait);
-        if taken == steps && error.is_none() {
+        let (taken, error) = inline::run_in_segment(&mut *lane, step, (call, steps), desk, wait);
+        if taken == steps * segments && error.is_none() {
             self.core().after(&mut lane);
             return None;
         }

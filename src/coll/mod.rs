@@ -51,6 +51,7 @@ pub use scoped::ScopedCollective;
 
 use crate::choice::{Chosen, May, bytes_of};
 use crate::comm::Communicator;
+use crate::model::calls::SegmentCosts;
 use agree::Round;
 use ask::{Ask, Staged};
 use osier_collectives::{Algorithm, Plan};
@@ -63,7 +64,6 @@ use osier_engine::exec::run::Then;
 use osier_engine::matching::{INTERNAL_TAG, Pattern};
 use osier_engine::progress::cell::LaneGuard;
 use osier_engine::view::RawView;
-use osier_transports::shm::SLOT_BYTES;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
 
@@ -182,13 +182,15 @@ impl Communicator {
 
     /// Whether calls like this may have an algorithm whose flags lie in a segment.
     fn fits_segment(&self, forced: &Chosen, ask: &Ask) -> bool {
+        let shared = self.lane().lock().has_segment();
         let slots = match forced.algorithm {
             Algorithm::OnePhase => ask.call.slots(),
             _ => 0,
         };
-        let bytes = bytes_of(ask.class).saturating_mul(slots.into());
-        let shared = self.lane().lock().has_segment();
-        shared && ask.in_segment && !ask.on_devices && bytes <= SLOT_BYTES as u64
+        let bytes = bytes_of(ask.class).saturating_mul(slots.into()) as f64;
+        let costs = SegmentCosts::default().planned();
+        let fits = costs.fits(bytes, slots, forced.segments);
+        shared && ask.in_segment && !ask.on_devices && fits
     }
 
     /// Begins a call. Its memory belongs to the run until that completes.
@@ -250,7 +252,10 @@ impl Communicator {
     fn launch(&self, lane: &mut LaneGuard<'_>, mut ask: Ask, call: Launch) -> Result<u32> {
         let mut run = lane.executor.spare_run();
         run.number = lane.executor.number_of(call.tags);
-        let begins = (call.program.in_segment && ask.begun.is_none()).then_some(run.number);
+        let begins = (call.program.in_segment && ask.begun.is_none()).then(|| {
+            let program = &call.program;
+            (run.number, program.graph.segments(), program.changes_hands)
+        });
         let on = call.staged.as_ref().and_then(|s| s.on_device.as_ref());
         if let Err(e) = run.memory.begin(&call.program, ask.buffers, on) {
             ask.error = ask.error.or(Some(e.into()));
@@ -258,6 +263,7 @@ impl Communicator {
         if let Some(begun) = &ask.begun {
             begun.hand_over(&run.memory);
             run.done = begun.done;
+            run.taken = begun.taken;
             if let Some(slot) = begun.slot {
                 run.memory
                     .set_slot(std::ptr::with_exposed_provenance_mut(slot));
@@ -278,9 +284,9 @@ impl Communicator {
         run.stream = ask.stream;
         let begun = match call.round {
             None => {
-                begins
-                    .into_iter()
-                    .for_each(|call| lane.begins_in_segment(call));
+                if let Some((call, segments, changes)) = begins {
+                    lane.begins_in_segment(call, segments, changes);
+                }
                 executor::begin(&mut **lane, run, ask.error)
             }
             Some(round) => {
@@ -300,9 +306,9 @@ impl Communicator {
                 run.site = Some(call.site);
                 run.defers = round.ask.defers;
                 run.then = Some(Box::new(then));
-                begins
-                    .into_iter()
-                    .for_each(|call| lane.begins_in_segment(call));
+                if let Some((call, segments, changes)) = begins {
+                    lane.begins_in_segment(call, segments, changes);
+                }
                 executor::begin(&mut **lane, run, None)
             }
         };

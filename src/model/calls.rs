@@ -86,7 +86,7 @@ pub struct CallCosts {
 }
 
 /// What calls cost whose flags lie in a segment that their ranks share.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SegmentCosts {
     /// From a flag's store until the rank that waits for it goes on, in ns.
     pub flag_ns: f64,

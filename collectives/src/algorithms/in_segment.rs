@@ -49,6 +49,24 @@ fn others(rank: u32, size: u32) -> impl Iterator<Item = u32> {
     (1..size).map(move |distance| (rank + distance) % size)
 }
 
+/// Which piece of a rank's slot is for another: the next rank's comes first, so that in the
+/// slots of two ranks each reads what it will write.
+fn place(of: u32, reader: u32, size: u32) -> u32 {
+    (reader + size - of - 1) % size
+}
+
+/// Copies what others get to their places in this rank's slot, in one run or two.
+fn copy_to_others(b: &mut Builder, input: Buffer, slot: Buffer) {
+    let (rank, size) = (b.rank, b.call.size);
+    for (first, count) in [(rank + 1, size - rank - 1), (0, rank)] {
+        let to = place(rank, first % size, size);
+        b.copy(
+            Region::run(input, first, count),
+            Region::run(slot, to, count),
+        );
+    }
+}
+
 /// Combines what ranks `first..first + count` have, as the tree of so many ranks says, into
 /// `result`.
 fn fold_run(b: &mut Builder, count: u32, operand: &dyn Fn(u32) -> Operand, result: Region) {
@@ -189,7 +207,7 @@ pub(super) fn one_phase(b: &mut Builder) {
                 O::Scatter => size,
                 _ => 1,
             };
-            let slot = b.slot(pieces);
+            let slot = b.slot(pieces, false);
             if at_root {
                 let all = Region::run(slot, 0, pieces);
                 b.copy(
@@ -219,7 +237,7 @@ pub(super) fn one_phase(b: &mut Builder) {
         }
         O::Gather | O::Allgather => {
             let own = call.own(rank);
-            let slot = b.slot(1);
+            let slot = b.slot(1, call.operation == O::Allgather);
             let reads = at_root || call.operation == O::Allgather;
             let is_read = !at_root || call.operation == O::Allgather;
             if is_read {
@@ -236,19 +254,12 @@ pub(super) fn one_phase(b: &mut Builder) {
             }
         }
         O::Alltoall => {
-            let slot = b.slot(size);
-            let all = Region::run(slot, 0, size);
-            b.copy(
-                Region {
-                    buffer: input,
-                    ..all
-                },
-                all,
-            );
+            let slot = b.slot(size - 1, true);
+            copy_to_others(b, input, slot);
             exchange(b, everybody(), everybody());
             for peer in everybody() {
                 let to = Region::piece(Buffer::Recv, peer);
-                b.read_peer(peer, Region::piece(slot, rank), to);
+                b.read_peer(peer, Region::piece(slot, place(peer, rank, size)), to);
             }
             b.copy(
                 Region::piece(input, rank),
@@ -256,8 +267,8 @@ pub(super) fn one_phase(b: &mut Builder) {
             );
         }
         O::Reduce | O::Allreduce => {
-            let slot = b.slot(1);
             let to_all = call.operation == O::Allreduce;
+            let slot = b.slot(1, to_all);
             if to_all || !at_root {
                 b.copy(b.input(), Region::piece(slot, 0));
             }
@@ -274,25 +285,27 @@ pub(super) fn one_phase(b: &mut Builder) {
             }
         }
         O::ReduceScatter => {
-            let slot = b.slot(size);
-            let all = Region::run(slot, 0, size);
-            b.copy(
-                Region {
-                    buffer: input,
-                    ..all
-                },
-                all,
-            );
+            let slot = b.slot(size - 1, true);
+            copy_to_others(b, input, slot);
             exchange(b, everybody(), everybody());
-            let share = Region::piece(slot, rank);
+            let share = Region::piece(input, rank);
             let operand = |peer: u32| match peer == rank {
                 true => Operand::own(share),
-                false => Operand::of_peer(peer, share),
+                false => Operand::of_peer(peer, Region::piece(slot, place(peer, rank, size))),
             };
-            fold_run(b, size, &operand, Region::piece(Buffer::Recv, 0));
+            let result = Region::piece(Buffer::Recv, 0);
+            match call.shares_memory() {
+                // What it writes over is read until the end.
+                true => {
+                    let room = b.scratch_like(1, crate::plan::Lengths::All(rank));
+                    fold_run(b, size, &operand, Region::piece(room, 0));
+                    b.copy(Region::piece(room, 0), result);
+                }
+                false => fold_run(b, size, &operand, result),
+            }
         }
         O::Scan | O::Exscan => {
-            let slot = b.slot(1);
+            let slot = b.slot(1, false);
             let own = b.input();
             if rank + 1 < size {
                 b.copy(own, Region::piece(slot, 0));

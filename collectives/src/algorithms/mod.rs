@@ -497,7 +497,7 @@ impl Plan {
         // barrier has nothing to cut; and where two groups cut a vector differently, it
         // crosses whole.
         let whole = call.shares_memory()
-            || algorithm.in_segment()
+            || matches!(algorithm, Algorithm::Direct | Algorithm::DirectSlices)
             || call.operation == Operation::Barrier
             || call.operation == Operation::ReduceScatter && call.first_side.is_some();
         Ok(Self {

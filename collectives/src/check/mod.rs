@@ -24,7 +24,7 @@ mod values;
 use crate::algorithms::Plan;
 use crate::builder::ROUNDS;
 use crate::call::{Association, Call};
-use crate::plan::{Buffer, Part, Region, Step};
+use crate::plan::{Buffer, Dep, Part, Region, Step};
 use std::fmt;
 
 /// What is wrong with a plan.
@@ -214,8 +214,15 @@ fn flags_grow(part: &Part) -> Result<(), Fault> {
             segment: 0,
             what: format!("{step:?} {what}"),
         };
-        let before = at.checked_sub(1);
-        if !part.after(at).iter().map(|d| d.step).eq(before) {
+        let before = match at.checked_sub(1) {
+            Some(step) => Some(Dep { step, lag: 0 }),
+            // Of the segment before.
+            None => (part.segments > 1).then_some(Dep {
+                step: part.steps.len() as u32 - 1,
+                lag: 1,
+            }),
+        };
+        if !part.after(at).iter().copied().eq(before) {
             return Err(fault("does not follow the step before it"));
         }
         raised &= matches!(step, Step::Raise { .. });
@@ -227,14 +234,6 @@ fn flags_grow(part: &Part) -> Result<(), Fault> {
             Step::Raise { .. } => return Err(fault("comes after a later flag")),
             _ => {}
         }
-    }
-    if part.segments > 1 {
-        return Err(Fault {
-            rank: part.rank,
-            step: None,
-            segment: 0,
-            what: "flags of several segments are not one word".into(),
-        });
     }
     Ok(())
 }

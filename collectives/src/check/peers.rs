@@ -125,6 +125,7 @@ fn peers_data(step: &Step, peer: u32) -> impl Iterator<Item = Region> {
 impl Call {
     /// Is there scratch of `part` in which segments take turns?
     fn segments_share(&self, part: &Part) -> bool {
-        part.scratch.iter().any(|s| s.slots != 0)
+        // Slots are those of a call each.
+        part.scratch.iter().any(|s| s.slots != 0 && !s.slot)
     }
 }

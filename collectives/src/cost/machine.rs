@@ -123,6 +123,18 @@ pub struct Segment {
     pub slot_bytes: u64,
 }
 
+impl Segment {
+    /// Whether so many bytes in so many pieces, cut into segments, fit a slot.
+    pub fn fits(&self, bytes: f64, pieces: u32, segments: u32) -> bool {
+        let lines = match segments {
+            1 => 0.0,
+            // A share is at most two lines longer than the mean.
+            _ => 128.0 * f64::from(pieces),
+        };
+        bytes / f64::from(segments) + lines <= self.slot_bytes as f64
+    }
+}
+
 /// What a reduction to all ranks costs that is one kernel on the device of each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneKernel {

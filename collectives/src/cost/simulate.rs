@@ -25,7 +25,7 @@
 //! R. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994;
 //! A. Alexandrov et al., "LogGP", SPAA 1995.
 
-use super::machine::{Link, Machine, Sizes};
+use super::machine::{Link, Machine, Segment, Sizes};
 use crate::algorithms::Plan;
 use crate::call::Operation;
 use crate::check::Fault;
@@ -208,18 +208,31 @@ pub(crate) fn play(
         waiting[instance as usize].open = open;
     });
     let whole = sizes.uncut();
+    for part in parts.iter().filter(|part| part.in_segment) {
+        let pieces = part.scratch.iter().filter(|s| s.slot).map(|s| s.pieces);
+        let pieces = pieces.max().unwrap_or(0);
+        let fits =
+            |segment: &Segment| segment.fits(whole * f64::from(pieces), pieces, graph.segments);
+        if !machine.segment.as_deref().is_some_and(fits) {
+            return Ok(None);
+        }
+    }
     let mut ways = Ways::new(machine, model, call.size, whole);
     for part in parts {
-        let most = match &machine.segment {
-            Some(segment) if part.in_segment => segment.slot_bytes as f64,
-            _ => machine.executor.row_bytes,
+        let most = machine.executor.row_bytes;
+        let in_row = |pieces| {
+            let short = part.in_segment || f64::from(pieces) * whole <= most;
+            matches!(sizes, Sizes::Equal(_)) && short
         };
-        let in_row = |pieces| matches!(sizes, Sizes::Equal(_)) && f64::from(pieces) * whole <= most;
         let rank = part.rank as usize;
         let direct = part.in_segment
             && call.operation != Operation::Barrier
             && !part.scratch.iter().any(|s| s.slot);
-        if !direct && part.row_pieces(call).is_some_and(in_row) {
+        let row = match part.in_segment {
+            true => part.row_of_segment(call),
+            false => part.row_pieces(call),
+        };
+        if !direct && row.is_some_and(in_row) {
             ways.processor[rank].free = machine.executor.row_ns;
         } else {
             ways.processor[rank].free = machine.executor.run_ns;

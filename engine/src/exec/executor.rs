@@ -25,8 +25,8 @@
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
 use super::foreign::Foreign;
-use super::in_segment::{self, FAILED, Segment, Waited};
-use super::inline::{Begun, Desk};
+use super::in_segment::{self, At, Segment, Waited};
+use super::inline::{Begun, Desk, InSegment};
 use super::one_kernel::Exchanging;
 use super::program::{Action, Program, TAG_BITS};
 use super::run::{COPY, Combination, HALF, Phase, Run, Work, copy};
@@ -288,12 +288,10 @@ impl Executor {
         inline.fits(bytes).then(|| (at, inline.len()))
     }
 
-    /// Whether such a program's steps are those of a segment; then the scratch buffer that peers
-    /// read, and its pieces.
+    /// What such a program's steps need if they are those of a segment.
     #[inline]
-    pub fn inline_in_segment(&self, program: usize) -> Option<Option<(u16, usize)>> {
-        let inline = self.programs.get(program)?.1.inline.as_ref()?;
-        inline.in_segment().then(|| inline.slot())
+    pub fn inline_in_segment(&self, program: usize) -> Option<InSegment> {
+        self.programs.get(program)?.1.inline.as_ref()?.in_segment()
     }
 
     /// A step of such a program.
@@ -496,7 +494,8 @@ fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
     match verdict {
         Some(e) => {
             if run.program.in_segment {
-                driver.leave(run.number);
+                let (call, segment) = (run.number, 0);
+                driver.leave(At { call, segment }, true);
             }
             run.error = Some(e);
             run.phase = Phase::Ended;
@@ -674,23 +673,26 @@ fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u
 /// Takes a step of a plan whose ranks share a segment, or gives it up if the run fails: its
 /// flag says so, and what peers may still read stays until they have.
 fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
-    let (action, _) = run.place(instance);
-    let call = run.number;
+    let (action, segment) = run.place(instance);
+    let at = At {
+        call: run.number,
+        segment: segment as u16,
+    };
     let taken = match (action, run.phase == Phase::Failing) {
-        (Action::Enter | Action::Leave, _) => in_segment::execute(action, call, driver, run),
+        (Action::Enter | Action::Leave, _) => in_segment::execute(action, at, driver, run),
         (Action::Raise { .. }, true) => {
-            driver.raise(call, FAILED, run.failed_rank().into());
+            driver.raise_failed(at, run.failed_rank());
             in_segment::Taken::Done
         }
         (Action::Await { from, phase }, true) if run.program.publishes => {
-            match driver.flag(call, from, phase) {
+            match driver.flag(at, from, phase) {
                 Waited::For(peer) => in_segment::Taken::Waits(peer),
                 Waited::Done(_) | Waited::Failed(..) => in_segment::Taken::Done,
             }
         }
         (_, true) => in_segment::Taken::Done,
         (Action::Fold { left, right, into }, false) if run.combines_by_foreign_code() => {
-            let operands = in_segment::operands(driver, run, call, (left, right, into));
+            let operands = in_segment::operands(driver, run, at, (left, right, into));
             match operands.and_then(|all| run.folding(all)) {
                 Ok(work) => {
                     // The run's memory and operator outlive it: it counts as an operation.
@@ -700,7 +702,7 @@ fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
                 Err(e) => in_segment::Taken::Failed(e, NOBODY),
             }
         }
-        (_, false) => in_segment::execute(action, call, driver, run),
+        (_, false) => in_segment::execute(action, at, driver, run),
     };
     match taken {
         in_segment::Taken::Done => run.complete(instance),

@@ -32,13 +32,23 @@ use osier_transports::PeerMemory;
 use std::cell::Cell;
 use std::ops::Range;
 
-/// The phase of a rank that has failed.
+/// The progress of a rank that has failed.
 pub const FAILED: u16 = u16::MAX;
+/// Segments of a call.
+pub const MOST_SEGMENTS: u32 = 4096;
 /// Bytes of a mapped operand that are combined at a time: with the result, half of a small
 /// first-level cache.
 const NEAR_BYTES: usize = 8 << 10;
 /// Bytes of another process's operand that the kernel copies at a time.
 const ATTACH_BYTES: usize = 64 << 10;
+
+/// A segment of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// The number of the call.
+    pub call: u32,
+    pub segment: u16,
+}
 
 /// How far something is that waits for a peer.
 pub enum Waited<T> {
@@ -63,39 +73,47 @@ pub trait Segment {
     /// This rank.
     fn rank(&self) -> u32;
 
-    /// Begins a call: the memory of this rank's slot.
-    fn enter(&mut self, call: u32, slot_bytes: usize) -> Waited<*mut u8>;
+    /// Begins a segment of a call: the memory that this rank writes for others.
+    fn enter(&mut self, at: At, slot_bytes: usize) -> Waited<*mut u8>;
 
     /// Says where this rank's input and result lie.
     ///
     /// # Errors
     /// Peers cannot read them.
-    fn publish(&mut self, call: u32, input: &RawView, output: &RawView) -> Result<()>;
+    fn publish(&mut self, at: At, input: &RawView, output: &RawView) -> Result<()>;
 
-    /// Raises this rank's flag; `bytes` are those of its contribution, or with [`FAILED`] the
-    /// failed rank of the job.
-    fn raise(&mut self, call: u32, phase: u16, bytes: u64);
+    /// Raises this rank's flag; `bytes` are those of its contribution.
+    fn raise(&mut self, at: At, phase: u16, bytes: u64);
+
+    /// Raises a flag that says that this rank has failed, for this one of the job.
+    fn raise_failed(&mut self, at: At, failed_rank: u32);
 
     /// Whether a peer's flag is raised; what it contributes, in bytes.
-    fn flag(&mut self, call: u32, from: u32, phase: u16) -> Waited<u64>;
+    fn flag(&mut self, at: At, from: u32, phase: u16) -> Waited<u64>;
+
+    /// Ranks have made other calls: whose turn it is to write which slot is counted anew.
+    fn turns_anew(&mut self);
 
     /// Memory of a peer whose flag is raised, up to `end`.
     ///
     /// # Errors
     /// There is none there.
-    fn memory_of(&mut self, call: u32, from: u32, part: Part, end: usize) -> Result<PeerMemory>;
+    fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory>;
 
-    /// Ends a call.
-    fn leave(&mut self, call: u32);
+    /// Ends a segment of a call, or its last.
+    fn leave(&mut self, at: At, last: bool);
 }
 
 /// Where the regions of a plan in a segment lie.
 pub trait Places {
-    /// Own memory of a region.
-    fn own(&mut self, region: Region) -> RawView;
+    /// Own memory of a region, in one segment.
+    fn own(&mut self, region: Region, segment: u16) -> RawView;
 
-    /// Where a peer's pieces lie in its slot, its input or its result.
-    fn of_peer(&mut self, region: Region) -> Range<usize>;
+    /// Where a peer's pieces lie in its slot, its input or its result, in one segment.
+    fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize>;
+
+    /// Segments of the call.
+    fn segments(&self) -> u32;
 
     /// Bytes of what each rank contributes, as all know.
     fn bytes(&self) -> u64;
@@ -139,19 +157,19 @@ pub enum Source {
 fn source<S: Segment, P: Places>(
     segment: &mut S,
     places: &mut P,
-    call: u32,
+    at: At,
     operand: Operand,
 ) -> Result<Source> {
     let Some(peer) = operand.of else {
-        return Ok(Source::Own(places.own(operand.data)));
+        return Ok(Source::Own(places.own(operand.data, at.segment)));
     };
     let part = match operand.data.buffer {
         Buffer::Scratch(_) => Part::Slot(places.slot_bytes()),
         Buffer::Send => Part::Input,
         Buffer::Recv => Part::Output,
     };
-    let range = places.of_peer(operand.data);
-    let memory = segment.memory_of(call, peer, part, range.end)?;
+    let range = places.of_peer(operand.data, at.segment);
+    let memory = segment.memory_of(at, peer, part, range.end)?;
     Ok(Source::Peer(memory, range.start))
 }
 
@@ -162,24 +180,24 @@ fn source<S: Segment, P: Places>(
 pub fn operands<S: Segment, P: Places>(
     segment: &mut S,
     places: &mut P,
-    call: u32,
+    at: At,
     (left, right, into): (Operand, Operand, Region),
 ) -> Result<(Source, Source, RawView)> {
-    let left = source(segment, places, call, left)?;
-    let right = source(segment, places, call, right)?;
-    Ok((left, right, places.own(into)))
+    let left = source(segment, places, at, left)?;
+    let right = source(segment, places, at, right)?;
+    Ok((left, right, places.own(into, at.segment)))
 }
 
 /// Takes one step. Steps of other plans are none of it.
 #[inline]
 pub fn execute<S: Segment, P: Places>(
     action: Action,
-    call: u32,
+    at: At,
     segment: &mut S,
     places: &mut P,
 ) -> Taken {
     match action {
-        Action::Enter => match segment.enter(call, places.slot_bytes()) {
+        Action::Enter => match segment.enter(at, places.slot_bytes()) {
             Waited::Done(slot) => {
                 places.set_slot(slot);
                 Taken::Done
@@ -188,16 +206,17 @@ pub fn execute<S: Segment, P: Places>(
             Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
         },
         Action::Publish { input, output } => {
-            let (input, output) = (places.own(input), places.own(output));
-            Taken::of(segment.publish(call, &input, &output))
+            let (input, output) = (places.own(input, 0), places.own(output, 0));
+            Taken::of(segment.publish(at, &input, &output))
         }
         Action::Raise { phase } => {
-            segment.raise(call, phase, places.bytes());
+            segment.raise(at, phase, places.bytes());
             Taken::Done
         }
-        Action::Await { from, phase } => match segment.flag(call, from, phase) {
+        Action::Await { from, phase } => match segment.flag(at, from, phase) {
             Waited::Done(bytes) if bytes == places.bytes() => Taken::Done,
             Waited::Done(bytes) => {
+                segment.turns_anew();
                 let (own, room) = (segment.rank(), places.bytes() as usize);
                 // As a message of so many bytes ends.
                 let kind = match bytes as usize > room {
@@ -209,20 +228,23 @@ pub fn execute<S: Segment, P: Places>(
             Waited::For(peer) => Taken::Waits(peer),
             Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
         },
-        Action::Copy { from, to } => Taken::of(copy(&places.own(from), &places.own(to))),
+        Action::Copy { from, to } => {
+            let (from, to) = (places.own(from, at.segment), places.own(to, at.segment));
+            Taken::of(copy(&from, &to))
+        }
         Action::Read { from, data, into } => {
-            let from = source(segment, places, call, Operand::of_peer(from, data));
-            Taken::of(from.and_then(|from| read(&from, &places.own(into))))
+            let from = source(segment, places, at, Operand::of_peer(from, data));
+            Taken::of(from.and_then(|from| read(&from, &places.own(into, at.segment))))
         }
         Action::Fold { left, right, into } => {
-            let all = operands(segment, places, call, (left, right, into));
+            let all = operands(segment, places, at, (left, right, into));
             Taken::of(all.and_then(|(left, right, into)| {
                 let (operator, fit) = places.operator().ok_or_else(no_operator)?;
                 fold(operator, fit, &left, &right, &into)
             }))
         }
         Action::Leave => {
-            segment.leave(call);
+            segment.leave(at, u32::from(at.segment) + 1 >= places.segments());
             Taken::Done
         }
         Action::Send { .. }
@@ -401,15 +423,18 @@ pub fn fold(
 
 impl Places for Desk<'_> {
     #[inline]
-    fn own(&mut self, region: Region) -> RawView {
-        self.place(region)
+    fn own(&mut self, region: Region, segment: u16) -> RawView {
+        self.place(region, segment)
     }
 
     #[inline]
-    fn of_peer(&mut self, region: Region) -> Range<usize> {
-        let each = self.bytes_of_piece();
-        let start = region.first as usize * each;
-        start..start + region.count as usize * each
+    fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize> {
+        self.in_slot(region, segment)
+    }
+
+    #[inline]
+    fn segments(&self) -> u32 {
+        self.cut_into()
     }
 
     #[inline]
@@ -419,7 +444,7 @@ impl Places for Desk<'_> {
 
     #[inline]
     fn slot_bytes(&self) -> usize {
-        self.slot_pieces() * self.bytes_of_piece()
+        self.bytes_of_slot()
     }
 
     #[inline]

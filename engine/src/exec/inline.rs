@@ -15,8 +15,8 @@
 //! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`]; a run that takes up the
 //!    program copies scratch to its own.
 
-use super::in_segment::{self, Segment};
-use super::memory::Memory;
+use super::in_segment::{self, At, Segment};
+use super::memory::{Memory, longest_share, share};
 use super::operator::{Fit, Reduction};
 use super::program::Action;
 use super::run::combine;
@@ -27,6 +27,7 @@ use crate::view::RawView;
 use osier_collectives::{Buffer, Region, Scratch};
 use osier_transports::shm::SLOT_BYTES;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Bytes of a message: as much as always leaves at once.
 pub const MOST_BYTES: usize = AT_ONCE_BYTES;
@@ -43,10 +44,30 @@ pub struct InlineSchedule {
     scratch: Box<[u32]>,
     /// and of the longest region.
     pieces: usize,
+    /// Steps are those of a segment.
+    in_segment: Option<InSegment>,
+}
+
+/// What the steps of a segment need.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InSegment {
     /// The scratch buffer that peers read, and its pieces.
     slot: Option<(u16, usize)>,
-    /// Steps are those of a segment.
-    in_segment: bool,
+    /// Segments of the call.
+    pub segments: u32,
+    /// Bytes of an element, which is not cut.
+    unit: usize,
+    /// Slots change hands.
+    pub changes_hands: bool,
+}
+
+impl InSegment {
+    /// Of elements of so many bytes.
+    #[must_use]
+    pub fn of_unit(mut self, unit: usize) -> Self {
+        self.unit = unit;
+        self
+    }
 }
 
 /// `MOST_BYTES` in scratch.
@@ -66,8 +87,9 @@ pub struct Small {
 /// The same, with scratch buffers and operator.
 pub struct Desk<'a> {
     small: Small,
-    /// The scratch buffer that peers read, its pieces, and where it lies.
-    slot: (Option<u16>, usize, *mut u8),
+    /// Of steps of a segment, and where the slot lies.
+    in_segment: InSegment,
+    slot: *mut u8,
     /// The operator of a call that combines, and what it combines there.
     operator: Option<(&'a dyn Reduction, Fit)>,
     scratch: [Line; MOST_SCRATCH],
@@ -80,6 +102,8 @@ pub struct Begun {
     pub tags: u32,
     /// Complete steps, by bits.
     pub done: u128,
+    /// The same of steps of a segment, which follow one another: so many instances.
+    pub taken: u32,
     /// The address of the slot that peers read, if the call has one by now.
     pub slot: Option<usize>,
     /// The scratch buffers, piece after piece,
@@ -102,7 +126,6 @@ impl InlineSchedule {
         if actions.len() > MOST_STEPS || scratch.len() > MOST_SCRATCH {
             return None;
         }
-        let slot = scratch.iter().position(|s| s.slot);
         let mut order = Vec::with_capacity(actions.len());
         let mut done = 0u128;
         while order.len() < actions.len() {
@@ -124,8 +147,7 @@ impl InlineSchedule {
             order: order.into(),
             scratch: scratch.iter().map(|s| s.pieces).collect(),
             pieces: pieces as usize,
-            slot: slot.map(|k| (k as u16, scratch[k].pieces as usize)),
-            in_segment: matches!(actions.first(), Some(Action::Enter)),
+            in_segment: None,
         })
     }
 
@@ -133,25 +155,33 @@ impl InlineSchedule {
     #[inline]
     pub fn fits(&self, bytes: usize) -> bool {
         let most = |pieces: usize, most| bytes.saturating_mul(pieces) <= most;
-        if !self.in_segment {
+        let Some(with) = &self.in_segment else {
             return most(self.pieces, MOST_BYTES);
-        }
+        };
+        let segments = with.segments as usize;
+        let slot = with.slot.map_or(0, |slot| slot.1);
+        let is_slot = |k: usize| with.slot.is_some_and(|slot| slot.0 as usize == k);
         let scratch = self.scratch.iter().enumerate();
-        let others = scratch.filter(|(k, _)| self.slot.is_none_or(|slot| slot.0 as usize != *k));
-        let slot = self.slot.map_or(0, |slot| slot.1);
-        most(slot, SLOT_BYTES)
-            && others.fold(true, |fits, (_, p)| fits & most(*p as usize, MOST_BYTES))
+        let mut others = scratch.filter(|(k, _)| !is_slot(*k));
+        most(slot, SLOT_BYTES * segments) && others.all(|(_, p)| most(*p as usize, MOST_BYTES))
     }
 
-    /// The scratch buffer that peers read, and its pieces.
-    #[inline]
-    pub fn slot(&self) -> Option<(u16, usize)> {
-        self.slot
+    /// The same of a plan whose steps are those of a segment, in so many of its own.
+    #[must_use]
+    pub fn of_segment(mut self, scratch: &[Scratch], segments: u32) -> Self {
+        let slot = scratch.iter().position(|s| s.slot);
+        self.in_segment = Some(InSegment {
+            slot: slot.map(|k| (k as u16, scratch[k].pieces as usize)),
+            segments,
+            unit: 1,
+            changes_hands: slot.is_some_and(|k| scratch[k].changes_hands),
+        });
+        self
     }
 
-    /// Whether its steps are those of a segment.
+    /// What the steps of a segment need, if they are such.
     #[inline]
-    pub fn in_segment(&self) -> bool {
+    pub fn in_segment(&self) -> Option<InSegment> {
         self.in_segment
     }
 
@@ -169,22 +199,28 @@ impl InlineSchedule {
     pub fn begun(&self, taken: usize, tags: u32, desk: &Desk<'_>) -> Begun {
         Begun {
             tags,
-            done: self.order[..taken]
-                .iter()
-                .fold(0, |all, step| all | 1 << step),
-            slot: (!desk.slot.2.is_null()).then(|| desk.slot.2.expose_provenance()),
+            done: match self.in_segment {
+                Some(_) => 0,
+                None => (self.order[..taken].iter()).fold(0, |all, step| all | 1 << step),
+            },
+            taken: taken as u32,
+            slot: (!desk.slot.is_null()).then(|| desk.slot.expose_provenance()),
             scratch: desk
                 .scratch
                 .iter()
                 .zip(&self.scratch)
                 .enumerate()
                 // What peers read stays where it is.
-                .filter(|(k, _)| desk.slot.0.is_none_or(|slot| usize::from(slot) != *k))
+                .filter(|(k, _)| {
+                    desk.in_segment
+                        .slot
+                        .is_none_or(|slot| usize::from(slot.0) != *k)
+                })
                 .flat_map(|(_, (line, pieces))| &line.0[..*pieces as usize * desk.small.bytes])
                 .copied()
                 .collect(),
             pieces: {
-                let slot = desk.slot.0.map(usize::from);
+                let slot = desk.in_segment.slot.map(|slot| usize::from(slot.0));
                 let pieces = self.scratch.iter().enumerate();
                 pieces
                     .map(|(k, p)| if slot == Some(k) { 0 } else { *p })
@@ -218,7 +254,7 @@ impl Small {
         let whole = |side: Option<(&RawView, usize)>| {
             side.is_none_or(|(view, pieces)| view.bytes() == bytes * pieces)
         };
-        if bytes > SLOT_BYTES || !whole(send) || !whole(recv) {
+        if !whole(send) || !whole(recv) {
             return None;
         }
         Self::within(send.map(|s| s.0), recv.map(|r| r.0), bytes)
@@ -230,9 +266,6 @@ impl Small {
             Some(view) => view.as_contiguous(),
             None => Some(std::ptr::null_mut()),
         };
-        if bytes > SLOT_BYTES {
-            return None;
-        }
         Some(Small {
             send: address(send)?,
             recv: address(recv)?,
@@ -246,7 +279,8 @@ impl<'a> Desk<'a> {
     pub fn new(small: Small, operator: Option<(&'a dyn Reduction, Fit)>) -> Self {
         Self {
             small,
-            slot: (None, 0, std::ptr::null_mut()),
+            in_segment: InSegment::default(),
+            slot: std::ptr::null_mut(),
             operator,
             scratch: [Line([MaybeUninit::uninit(); MOST_BYTES]); MOST_SCRATCH],
         }
@@ -254,25 +288,23 @@ impl<'a> Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// With a scratch buffer that peers read, of so many pieces.
+    /// For steps of a segment.
     #[inline]
-    pub fn with_slot(mut self, slot: Option<(u16, usize)>) -> Self {
-        if let Some((k, pieces)) = slot {
-            (self.slot.0, self.slot.1) = (Some(k), pieces);
-        }
+    pub fn with_segment(mut self, in_segment: InSegment) -> Self {
+        self.in_segment = in_segment;
         self
     }
 
     pub(super) fn slot_at(&mut self, at: *mut u8) {
-        self.slot.2 = at;
-    }
-
-    pub(super) fn slot_pieces(&self) -> usize {
-        self.slot.1
+        self.slot = at;
     }
 
     pub(super) fn bytes_of_piece(&self) -> usize {
         self.small.bytes
+    }
+
+    pub(super) fn cut_into(&self) -> u32 {
+        self.in_segment.segments
     }
 
     pub(super) fn combiner(&self) -> Option<(&dyn Reduction, &Fit)> {
@@ -280,17 +312,64 @@ impl Desk<'_> {
         Some((*operator, fit))
     }
 
+    /// The part of a piece that a segment is.
     #[inline]
-    pub(super) fn place(&mut self, region: Region) -> RawView {
+    fn share(&self, segment: u16) -> Range<usize> {
+        let (bytes, of) = (self.small.bytes, self.in_segment.segments);
+        if of <= 1 {
+            return 0..bytes;
+        }
+        let unit = self.in_segment.unit;
+        let segment = u32::from(segment);
+        share(bytes, unit, segment, of)..share(bytes, unit, segment + 1, of)
+    }
+
+    /// Bytes of a piece in the slot.
+    #[inline]
+    fn slot_piece(&self) -> usize {
+        match self.in_segment.segments {
+            0 | 1 => self.small.bytes,
+            segments => longest_share(self.small.bytes, self.in_segment.unit, segments),
+        }
+    }
+
+    #[inline]
+    pub(super) fn bytes_of_slot(&self) -> usize {
+        self.in_segment.slot.map_or(0, |slot| slot.1) * self.slot_piece()
+    }
+
+    /// Where pieces lie in a slot.
+    #[inline]
+    pub(super) fn in_slot(&self, region: Region, segment: u16) -> Range<usize> {
+        let start = region.first as usize * self.slot_piece();
+        let bytes = match self.in_segment.segments {
+            0 | 1 => region.count as usize * self.small.bytes,
+            _ => self.share(segment).len(),
+        };
+        start..start + bytes
+    }
+
+    /// Memory of a region, in one segment.
+    #[inline]
+    pub(super) fn place(&mut self, region: Region, segment: u16) -> RawView {
+        if let Buffer::Scratch(k) = region.buffer
+            && self.in_segment.slot.is_some_and(|slot| slot.0 == k)
+        {
+            let range = self.in_slot(region, segment);
+            return RawView::untyped(self.slot.wrapping_add(range.start), range.len());
+        }
         let each = self.small.bytes;
         let start: *mut u8 = match region.buffer {
             Buffer::Send => self.small.send,
             Buffer::Recv => self.small.recv,
-            Buffer::Scratch(k) if self.slot.0 == Some(k) => self.slot.2,
             Buffer::Scratch(k) => self.scratch[k as usize].0.as_mut_ptr().cast(),
         };
         // Of no bytes, the address does not matter.
         let at = start.wrapping_add(region.first as usize * each);
+        if self.in_segment.segments > 1 {
+            let range = self.share(segment);
+            return RawView::untyped(at.wrapping_add(range.start), range.len());
+        }
         RawView::untyped(at, region.count as usize * each)
     }
 }
@@ -298,7 +377,7 @@ impl Desk<'_> {
 impl Regions for Desk<'_> {
     #[inline]
     fn view(&mut self, region: Region, _segment: u32) -> RawView {
-        self.place(region)
+        self.place(region, 0)
     }
 
     #[inline]
@@ -340,27 +419,38 @@ pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Opt
     (taken, None)
 }
 
-/// Runs a program of a segment as far as flags are raised in time: the steps that were taken,
-/// and the error of the last of them. `wait` says whether to look once more for a peer's.
+/// Runs a program of a segment as far as flags are raised in time: the instances that were
+/// taken, and the error of the last of them. `wait` says whether to look once more for a
+/// peer's.
 #[inline]
 pub fn run_in_segment<S: Segment>(
     segment: &mut S,
     step: impl Fn(&S, usize) -> Option<Action>,
-    call: u32,
+    (call, steps): (u32, usize),
     desk: &mut Desk<'_>,
     mut wait: impl FnMut(&mut S, u32) -> bool,
 ) -> (usize, Option<(Error, u32)>) {
     let mut taken = 0;
-    while let Some(action) = step(segment, taken) {
-        match in_segment::execute(action, call, segment, desk) {
-            in_segment::Taken::Done => taken += 1,
-            in_segment::Taken::Waits(peer) => {
-                if !wait(segment, peer) {
-                    break;
+    for number in 0..desk.cut_into() as u16 {
+        let at = At {
+            call,
+            segment: number,
+        };
+        let mut within = 0;
+        while within < steps {
+            let Some(action) = step(segment, within) else {
+                break;
+            };
+            match in_segment::execute(action, at, segment, desk) {
+                in_segment::Taken::Done => (taken, within) = (taken + 1, within + 1),
+                in_segment::Taken::Waits(peer) => {
+                    if !wait(segment, peer) {
+                        return (taken, None);
+                    }
                 }
-            }
-            in_segment::Taken::Failed(e, failed_rank) => {
-                return (taken + 1, Some((e, failed_rank)));
+                in_segment::Taken::Failed(e, failed_rank) => {
+                    return (taken + 1, Some((e, failed_rank)));
+                }
             }
         }
     }

@@ -176,27 +176,31 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         }
     }
     actions.push(Action::Leave);
-    let before = |step: usize| -> Vec<Edge> {
-        let before = (step as u32).checked_sub(1);
-        before
-            .map(|step| Edge { step, lag: 0 })
-            .into_iter()
-            .collect()
+    // Segments follow one another, too: their flags are one word.
+    let last = actions.len() as u32 - 1;
+    let before = |step: u32| -> Vec<Edge> {
+        match step.checked_sub(1) {
+            Some(step) => vec![Edge { step, lag: 0 }],
+            None if part.segments > 1 => vec![Edge { step: last, lag: 1 }],
+            None => Vec::new(),
+        }
     };
-    let order: Vec<Vec<u32>> = (0..actions.len())
-        .map(|step| (step as u32).checked_sub(1).into_iter().collect())
+    let order: Vec<Vec<u32>> = (0..actions.len() as u32)
+        .map(|step| step.checked_sub(1).into_iter().collect())
         .collect();
-    let inline = (part
-        .row_pieces(call)
-        .filter(|_| !publishes && (is_slot || reads_nobody(part))))
-    .and_then(|pieces| InlineSchedule::new(&actions, &order, &part.scratch, pieces));
+    let segments = part.segments.max(1);
+    let row = part.row_of_segment(call);
+    let inline = (row.filter(|_| !publishes && (is_slot || reads_nobody(part))))
+        .and_then(|pieces| InlineSchedule::new(&actions, &order, &part.scratch, pieces))
+        .map(|inline| inline.of_segment(&part.scratch, segments));
     Program {
-        graph: Graph::new(1, (0..actions.len()).map(before)),
+        graph: Graph::new(segments, (0..actions.len() as u32).map(before)),
         actions,
         scratch: part.scratch.clone(),
         cut,
         inline,
         in_segment: true,
+        changes_hands: part.scratch.iter().any(|s| s.changes_hands),
         publishes,
         ..Program::default()
     }

@@ -167,7 +167,7 @@ pub struct Memory {
 }
 
 /// Bounds of share `at` of `of` shares of `bytes` bytes, in whole units.
-fn share(bytes: usize, unit: usize, at: u32, of: u32) -> usize {
+pub(super) fn share(bytes: usize, unit: usize, at: u32, of: u32) -> usize {
     if of == 1 {
         return if at == 0 { 0 } else { bytes };
     }
@@ -182,6 +182,15 @@ fn share(bytes: usize, unit: usize, at: u32, of: u32) -> usize {
     } else {
         bound(bytes)
     }
+}
+
+/// Bytes of the longest of so many shares, to whole lines.
+pub(super) fn longest_share(bytes: usize, unit: usize, shares: u32) -> usize {
+    let (shares, unit) = (shares.max(1) as usize, unit.max(1));
+    // A share is at most one unit, or 64 bytes, longer than the mean.
+    (bytes.div_ceil(shares) + unit.max(64))
+        .next_multiple_of(64)
+        .min(bytes.next_multiple_of(64))
 }
 
 impl Memory {
@@ -283,13 +292,13 @@ impl Memory {
         }
     }
 
+    /// Segments of the program.
+    pub fn segments(&self) -> u32 {
+        self.segments
+    }
+
     fn longest_share(&self, bytes: usize) -> usize {
-        let shares = self.segments.max(1) as usize;
-        let unit = self.buffers.unit.max(1);
-        // A share is at most one unit, or 64 bytes, longer than the mean.
-        (bytes.div_ceil(shares) + unit.max(64))
-            .next_multiple_of(64)
-            .min(bytes.next_multiple_of(64))
+        longest_share(bytes, self.buffers.unit, self.segments)
     }
 
     /// Bytes of a scratch piece that is like piece `like` of the call.
@@ -434,12 +443,16 @@ impl Memory {
 
     /// Where pieces of a peer lie in its slot, its input or its result, which are cut as this
     /// rank's.
-    pub fn of_peer(&self, region: Region) -> Range<usize> {
+    pub fn of_peer(&self, region: Region, segment: u32) -> Range<usize> {
         let last = region.first + region.count.max(1) - 1;
+        let within = |whole: Range<usize>| {
+            let range = self.segment(whole.len(), segment);
+            whole.start + range.start..whole.start + range.end
+        };
         let of = |piece: u32| match (region.buffer, &self.buffers.sizes) {
-            (Buffer::Scratch(k), _) => self.scratch(k, piece, 0),
-            (_, Sizes::Equal(each)) => piece as usize * each..(piece as usize + 1) * each,
-            (_, Sizes::Cut(bytes)) => self.cut_range(*bytes, piece),
+            (Buffer::Scratch(k), _) => self.scratch(k, piece, segment),
+            (_, Sizes::Equal(each)) => within(piece as usize * each..(piece as usize + 1) * each),
+            (_, Sizes::Cut(bytes)) => within(self.cut_range(*bytes, piece)),
             // Such calls have no plans that read peers.
             (_, Sizes::Empty | Sizes::Each(_)) => 0..0,
         };

@@ -84,6 +84,8 @@ pub struct Program {
     pub runs_on: RunsOn,
     /// Its steps are those of [`super::in_segment`], one after the other.
     pub in_segment: bool,
+    /// All ranks write slots and read those of all others, in turns.
+    pub changes_hands: bool,
     /// Peers read this rank's buffers.
     pub publishes: bool,
 }

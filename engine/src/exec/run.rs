@@ -207,6 +207,8 @@ pub struct Run {
     pub holds: Vec<Hold>,
     /// Steps complete before it began, by bits: see [`super::inline`].
     pub done: u128,
+    /// The same of steps that follow one another: so many instances.
+    pub taken: u32,
     pub then: Option<Box<Then>>,
     /// The number of its call, in a segment.
     pub number: u32,
@@ -251,6 +253,7 @@ impl Run {
         self.detached = false;
         self.holds.clear();
         self.done = 0;
+        self.taken = 0;
         self.then = None;
         self.number = 0;
         self.awaits = None;
@@ -324,6 +327,9 @@ impl Run {
     /// Whether an instance was complete before the run began.
     #[inline]
     pub fn was_done(&self, instance: u32) -> bool {
+        if self.program.in_segment {
+            return instance < self.taken;
+        }
         self.done != 0 && self.done >> instance & 1 != 0
     }
 
@@ -481,12 +487,16 @@ impl Regions for &Run {
 }
 
 impl in_segment::Places for Run {
-    fn own(&mut self, region: Region) -> RawView {
-        self.memory.view(region, 0)
+    fn own(&mut self, region: Region, segment: u16) -> RawView {
+        self.memory.view(region, segment.into())
     }
 
-    fn of_peer(&mut self, region: Region) -> Range<usize> {
-        self.memory.of_peer(region)
+    fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize> {
+        self.memory.of_peer(region, segment.into())
+    }
+
+    fn segments(&self) -> u32 {
+        self.memory.segments()
     }
 
     fn bytes(&self) -> u64 {

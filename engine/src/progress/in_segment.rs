@@ -2,46 +2,59 @@
 //!
 //! # Invariants
 //! 1. Calls are listed in the order in which the program makes them, on all ranks, from then
-//!    until they end. One of some parity enters when all peers are done with the one of this
-//!    parity before: so nobody reads flag and slot when they are written again.
+//!    until they end. Segment s of a call uses set (call + s) mod 2; it enters when all peers
+//!    are done with what used the set before: so nobody reads flag and slot when they are
+//!    written again.
 //! 2. Below the lowest call that is listed, or behind the last, all are over, which peers are
-//!    told when one ends.
+//!    told when one ends, and when a segment of the lowest does.
+//! 3. Turns are counted by calls in which all ranks write slots, and read those of all others,
+//!    so they are equal on all ranks that make the same calls. Ranks that find another's bytes
+//!    to differ begin to count anew.
 
 use super::failures::ended;
 use super::lane::Lane;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::executor::NOBODY;
-use crate::exec::in_segment::{FAILED, Part, Segment, Waited};
+use crate::exec::in_segment::{At, FAILED, Part, Segment, Waited};
 use crate::view::RawView;
-use osier_transports::shm::Raised;
-use osier_transports::{Death, PeerMemory, TransportErrorKind};
+use osier_transports::shm::{Done, Raised, Said};
+use osier_transports::{Death, PeerMemory, TransportError, TransportErrorKind};
 
 /// Calls of a lane in its segment.
 #[derive(Debug, Default)]
 pub struct SegmentCalls {
-    /// In flight, and the one of the same parity before each.
-    begun: Vec<(u32, Option<u32>)>,
-    /// The last that was made, by parity.
+    /// In flight.
+    begun: Vec<Begun>,
+    /// The last that was made, by the sets that it uses.
     last: [Option<u32>; 2],
-    /// Below which number all calls of each peer are known to be over.
-    done: Vec<Option<u32>>,
+    /// The next turn of each set.
+    turns: [u16; 2],
+    /// How far each peer is known to be.
+    peers: Vec<Known>,
     /// A call has ended before the segment was there: peers are told when one enters.
     untold: bool,
 }
 
-impl SegmentCalls {
-    /// Below which number all calls are over here, after this one has ended.
-    fn over(&self, call: u32) -> u32 {
-        let last = self.last.into_iter().flatten();
-        let last = last.fold(
-            call,
-            |last, other| if below(last, other) { other } else { last },
-        );
-        let begun = self.begun.iter().map(|(begun, _)| *begun);
-        begun.fold(last.wrapping_add(1), |lowest, other| {
-            if below(other, lowest) { other } else { lowest }
-        })
-    }
+/// A call in flight.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    call: u32,
+    /// What used the sets before.
+    before: [Option<u32>; 2],
+    /// The turn of its first use of each.
+    turns: [u16; 2],
+    /// Whether slots change hands.
+    changes_hands: bool,
+    /// Segments that are over.
+    over: u16,
+}
+
+/// How far a peer is known to be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    done: Option<Done>,
+    /// The last flag that was seen: what is before it in its call is over there.
+    seen: Option<At>,
 }
 
 /// Whether a number, which grows around the end of its type, is below another.
@@ -49,13 +62,83 @@ fn below(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
+fn set_of(at: At) -> usize {
+    ((at.call ^ u32::from(at.segment)) & 1) as usize
+}
+
+/// Bits of progress for phases.
+const PHASES: u16 = 8;
+
+impl Known {
+    /// Whether this segment of a call, and all before, are over.
+    fn is_past(self, call: u32, segment: u16) -> bool {
+        let done = self.done.is_some_and(|done| {
+            below(call, done.call) || done.call == call && done.segments > segment
+        });
+        done || self
+            .seen
+            .is_some_and(|seen| seen.call == call && seen.segment > segment)
+    }
+}
+
+impl SegmentCalls {
+    /// How far all is over here, after this call has ended.
+    fn over(&self, call: u32) -> Done {
+        let last = self.last.into_iter().flatten();
+        let last = last.fold(
+            call,
+            |last, other| if below(last, other) { other } else { last },
+        );
+        let none = Done {
+            call: last.wrapping_add(1),
+            segments: 0,
+        };
+        self.begun
+            .iter()
+            .fold(none, |lowest, begun| match below(begun.call, lowest.call) {
+                true => Done {
+                    call: begun.call,
+                    segments: begun.over,
+                },
+                false => lowest,
+            })
+    }
+
+    fn find(&self, call: u32) -> Option<&Begun> {
+        self.begun.iter().find(|begun| begun.call == call)
+    }
+
+    /// Whose turn it is to write which slot.
+    fn turn(&self, at: At) -> u16 {
+        let begun = self.find(at.call).filter(|begun| begun.changes_hands);
+        begun.map_or(0, |begun| {
+            begun.turns[set_of(at)].wrapping_add(at.segment / 2)
+        })
+    }
+}
+
 impl Lane {
-    /// The program makes a call whose flags lie in the segment.
+    /// The program makes a call whose flags lie in the segment, in so many segments of its
+    /// own, with slots that change hands or without.
     #[inline]
-    pub fn begins_in_segment(&mut self, call: u32) {
+    pub fn begins_in_segment(&mut self, call: u32, segments: u32, changes_hands: bool) {
         let calls = &mut self.port.in_segment;
-        let before = calls.last[(call & 1) as usize].replace(call);
-        calls.begun.push((call, before));
+        let begun = Begun {
+            call,
+            before: calls.last,
+            turns: calls.turns,
+            changes_hands,
+            over: 0,
+        };
+        for at in 0..segments.min(2) as u16 {
+            let set = set_of(At { call, segment: at });
+            calls.last[set] = Some(call);
+            if changes_hands {
+                let uses = (segments - u32::from(at)).div_ceil(2);
+                calls.turns[set] = calls.turns[set].wrapping_add(uses as u16);
+            }
+        }
+        calls.begun.push(begun);
     }
 
     /// Why nothing comes from a peer in a segment, if it is known that nothing will. Its words
@@ -83,41 +166,57 @@ impl Lane {
 
     /// What a peer has in the segment was overwritten: nothing of it is believed any more.
     #[cold]
-    fn overwritten_in_segment(&mut self, peer: u32, e: osier_transports::TransportError) -> Error {
+    fn overwritten_in_segment(&mut self, peer: u32, e: TransportError) -> Error {
         if e.kind() == TransportErrorKind::Malformed {
             self.peer_ended(peer, Death::Overwritten);
         }
         Error::from(e).context("collective")
     }
 
-    /// The first peer that is not done with the call of this parity before.
+    /// The first peer that is not done with what used the set before.
     #[inline]
-    fn not_done(&mut self, call: u32) -> Result<Option<u32>> {
+    fn not_done(&mut self, at: At) -> Result<Option<u32>> {
         let calls = &mut self.port.in_segment;
-        let listed = calls.begun.iter().find(|(begun, _)| *begun == call);
-        let Some(last) = listed.and_then(|(_, before)| *before) else {
+        let Some(begun) = calls.find(at.call) else {
+            return Ok(None);
+        };
+        let before = match at.segment.checked_sub(2) {
+            Some(segment) => Some((at.call, segment)),
+            None => begun.before[set_of(at)].map(|call| (call, u16::MAX)),
+        };
+        let Some((call, segment)) = before else {
             return Ok(None);
         };
         let peers = self.port.peers.len();
-        calls.done.resize(peers, None);
-        let past = |done: Option<u32>| done.is_some_and(|done| below(last, done));
+        calls.peers.resize(peers, Known::default());
         for peer in 0..peers as u32 {
-            if peer == self.port.own || past(self.port.in_segment.done[peer as usize]) {
+            let known = self.port.in_segment.peers[peer as usize];
+            if peer == self.port.own || known.is_past(call, segment) {
                 continue;
             }
             let Some(collective) = self.port.links.collective()? else {
                 return Ok(Some(peer));
             };
-            let done = collective.done(peer);
-            match done {
-                Ok(done) if past(done) => self.port.in_segment.done[peer as usize] = done,
-                // It reads nothing any more.
-                _ if self.lost_in_segment(peer).is_some() => {}
-                Ok(_) => return Ok(Some(peer)),
+            match collective.done(peer) {
+                Ok(done) => self.port.in_segment.peers[peer as usize].done = done,
                 Err(e) => return Err(self.overwritten_in_segment(peer, e)),
+            }
+            let known = self.port.in_segment.peers[peer as usize];
+            // Who is lost reads nothing any more.
+            if !known.is_past(call, segment) && self.lost_in_segment(peer).is_none() {
+                return Ok(Some(peer));
             }
         }
         Ok(None)
+    }
+
+    fn say_done(&mut self, done: Done) {
+        if let Ok(Some(collective)) = self.port.links.collective() {
+            collective.set_done(done);
+            self.port.links.wake_members();
+        } else {
+            self.port.in_segment.untold = true;
+        }
     }
 }
 
@@ -128,7 +227,7 @@ impl Segment for Lane {
     }
 
     #[inline]
-    fn enter(&mut self, call: u32, slot_bytes: usize) -> Waited<*mut u8> {
+    fn enter(&mut self, at: At, slot_bytes: usize) -> Waited<*mut u8> {
         match self.port.links.collective() {
             Ok(Some(_)) => {}
             Ok(None) => {
@@ -142,29 +241,36 @@ impl Segment for Lane {
             }
             Err(e) => return Waited::Failed(Error::from(e).context("collective"), NOBODY),
         }
-        match self.not_done(call) {
+        match self.not_done(at) {
             Ok(None) => {}
             Ok(Some(peer)) => return Waited::For(peer),
             Err(e) => return Waited::Failed(e, NOBODY),
         }
         if std::mem::take(&mut self.port.in_segment.untold) {
-            let over = self.port.in_segment.over(call);
-            if let Ok(Some(collective)) = self.port.links.collective() {
-                collective.set_done(over);
-                self.port.links.wake_members();
-            }
+            let over = self.port.in_segment.over(at.call);
+            self.say_done(over);
         }
+        let turn = self.port.in_segment.turn(at);
         let slot = match self.port.links.collective() {
-            Ok(Some(collective)) => collective.own_slot(call, slot_bytes),
+            Ok(Some(collective)) => collective.own_slot(set_of(at), slot_bytes, turn),
             _ => return Waited::For(self.port.own),
         };
         match slot {
-            Ok(slot) => Waited::Done(slot),
+            Ok(Ok(slot)) => Waited::Done(slot),
+            Ok(Err(peer)) => {
+                // Its turn is to write where another has not made its slots yet, which it
+                // does when it enters.
+                self.port.links.wake_members();
+                match self.lost_in_segment(peer) {
+                    Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
+                    None => Waited::For(peer),
+                }
+            }
             Err(e) => Waited::Failed(Error::from(e).context("collective"), NOBODY),
         }
     }
 
-    fn publish(&mut self, call: u32, input: &RawView, output: &RawView) -> Result<()> {
+    fn publish(&mut self, at: At, input: &RawView, output: &RawView) -> Result<()> {
         let mut places = [0; 2];
         for (place, view) in places.iter_mut().zip([input, output]) {
             if view.bytes() == 0 {
@@ -172,68 +278,134 @@ impl Segment for Lane {
             }
             let place_of = |at: *mut u8| self.port.links.place_of(at, view.bytes());
             // A result with gaps is read by nobody.
-            let Some(at) = view.as_contiguous() else {
+            let Some(start) = view.as_contiguous() else {
                 continue;
             };
-            *place = place_of(at).ok_or_else(|| {
+            *place = place_of(start).ok_or_else(|| {
                 let told = "the system refuses cross-memory attach between these processes";
                 Error::new(ErrorKind::Unavailable, told)
             })?;
         }
         if let Some(collective) = self.port.links.collective()? {
-            collective.publish(call, places);
+            collective.publish(set_of(at), places);
         }
         Ok(())
     }
 
     #[inline]
-    fn raise(&mut self, call: u32, phase: u16, bytes: u64) {
+    fn raise(&mut self, at: At, phase: u16, bytes: u64) {
+        let calls = &self.port.in_segment;
+        let begun = calls.find(at.call);
+        let said = Said {
+            bytes,
+            done: calls.over(at.call).call,
+            turn: begun.map_or(0, |begun| begun.turns[set_of(at)]),
+        };
+        let raised = Raised {
+            call: at.call,
+            progress: at.segment * PHASES + phase,
+        };
         if let Ok(Some(collective)) = self.port.links.collective() {
-            collective.raise(Raised { call, phase }, bytes);
+            collective.raise(set_of(at), raised, said);
+            self.port.links.wake_members();
+        }
+    }
+
+    #[cold]
+    fn raise_failed(&mut self, at: At, failed_rank: u32) {
+        let said = Said {
+            bytes: 0,
+            done: self.port.in_segment.over(at.call).call,
+            turn: 0,
+        };
+        let raised = Raised {
+            call: at.call,
+            progress: FAILED,
+        };
+        if let Ok(Some(collective)) = self.port.links.collective() {
+            // Peers may look at either set.
+            for set in [0, 1] {
+                let uses = set == set_of(at) || at.segment > 0;
+                if uses {
+                    collective.fails_for(set, failed_rank);
+                    collective.raise(set, raised, said);
+                }
+            }
             self.port.links.wake_members();
         }
     }
 
     #[inline]
-    fn flag(&mut self, call: u32, from: u32, phase: u16) -> Waited<u64> {
+    fn flag(&mut self, at: At, from: u32, phase: u16) -> Waited<u64> {
+        let set = set_of(at);
         let collective = match self.port.links.collective() {
             Ok(Some(collective)) => collective,
             Ok(None) => return Waited::For(from),
             Err(e) => return Waited::Failed(Error::from(e), NOBODY),
         };
-        let raised = match collective.flag(from, call) {
+        let raised = match collective.flag(from, set) {
             Ok(raised) => raised,
             Err(e) => return Waited::Failed(self.overwritten_in_segment(from, e), NOBODY),
         };
-        let there = raised.filter(|r| below(call, r.call) || r.call == call && r.phase >= phase);
+        let wanted = at.segment * PHASES + phase;
+        let there =
+            raised.filter(|r| below(at.call, r.call) || r.call == at.call && r.progress >= wanted);
         let Some(raised) = there else {
             return match self.lost_in_segment(from) {
                 Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
                 None => Waited::For(from),
             };
         };
-        let bytes = match collective.bytes(from, call) {
-            Ok(bytes) => bytes,
-            Err(e) => return Waited::Failed(self.overwritten_in_segment(from, e), NOBODY),
-        };
-        if raised.call == call && raised.phase == FAILED {
-            let failed_rank = bytes as u32;
+        if raised.call == at.call && raised.progress == FAILED {
+            let failed_rank = collective.failed_for(from, set);
             let e = self.meets_poison(from, failed_rank);
             self.port.failed_rank = NOBODY;
             return Waited::Failed(e, failed_rank);
         }
-        Waited::Done(bytes)
+        let said = match collective.said(from, set, at.call) {
+            Ok(said) => said,
+            Err(e) => return Waited::Failed(self.overwritten_in_segment(from, e), NOBODY),
+        };
+        let calls = &mut self.port.in_segment;
+        if calls.peers.len() <= from as usize {
+            calls.peers.resize(self.port.peers.len(), Known::default());
+        }
+        let known = &mut calls.peers[from as usize];
+        known.seen = Some(at);
+        if known.done.is_none_or(|done| below(done.call, said.done)) {
+            known.done = Some(Done {
+                call: said.done,
+                segments: 0,
+            });
+        }
+        let begun = calls.find(at.call);
+        let other = begun.is_some_and(|b| b.changes_hands && b.turns[set] != said.turn);
+        if other {
+            self.turns_anew();
+            let told = format!(
+                "collective: rank {from} has made other collective calls before (hint: all ranks \
+                 make the same collective calls, with the same counts)"
+            );
+            return Waited::Failed(Error::new(ErrorKind::Argument, told), NOBODY);
+        }
+        Waited::Done(said.bytes)
+    }
+
+    #[cold]
+    fn turns_anew(&mut self) {
+        self.port.in_segment.turns = [0; 2];
     }
 
     #[inline]
-    fn memory_of(&mut self, call: u32, from: u32, part: Part, end: usize) -> Result<PeerMemory> {
+    fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory> {
+        let turn = self.port.in_segment.turn(at);
         let Some(collective) = self.port.links.collective()? else {
             return Err(Error::new(ErrorKind::Closed, "the segment is not there"));
         };
         let memory = match part {
-            Part::Slot(bytes) => collective.slot_of(from, call, bytes),
+            Part::Slot(bytes) => collective.slot_of(from, set_of(at), bytes, turn),
             Part::Input | Part::Output => {
-                let [input, output] = collective.published(from, call);
+                let [input, output] = collective.published(from, set_of(at));
                 let place = if part == Part::Input { input } else { output };
                 self.port.links.peer_memory(from, place, end)
             }
@@ -242,15 +414,17 @@ impl Segment for Lane {
     }
 
     #[inline]
-    fn leave(&mut self, call: u32) {
+    fn leave(&mut self, at: At, last: bool) {
         let calls = &mut self.port.in_segment;
-        calls.begun.retain(|(begun, _)| *begun != call);
-        let over = calls.over(call);
-        if let Ok(Some(collective)) = self.port.links.collective() {
-            collective.set_done(over);
-            self.port.links.wake_members();
-        } else {
-            self.port.in_segment.untold = true;
+        match last {
+            true => calls.begun.retain(|begun| begun.call != at.call),
+            false => {
+                let all = calls.begun.iter_mut();
+                all.filter(|b| b.call == at.call)
+                    .for_each(|b| b.over = at.segment + 1);
+            }
         }
+        let over = calls.over(at.call);
+        self.say_done(over);
     }
 }

@@ -23,7 +23,9 @@ mod wait;
 mod words;
 
 pub(crate) use cma::read as read_process;
-pub use collective::{BESIDE_FLAG_BYTES, Collective, PAGE_SLOT_BYTES, Raised, SLOT_BYTES};
+pub use collective::{
+    BESIDE_FLAG_BYTES, Collective, Done, PAGE_SLOT_BYTES, Raised, SLOT_BYTES, Said,
+};
 pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Job, JobOptions, MAX_RANKS, check_description, describe};
 pub use rank::ShmRank;
