@@ -167,9 +167,11 @@ impl FromStr for Wanted {
         }
         let found = Algorithm::FLAT
             .into_iter()
+            .chain(Algorithm::IN_SEGMENT)
             .find(|algorithm| plain(&algorithm.to_string()).replace("tree", "") == wanted);
         found.map(Wanted::Flat).ok_or_else(|| {
-            let names: Vec<String> = Algorithm::FLAT.iter().map(ToString::to_string).collect();
+            let all = Algorithm::FLAT.iter().chain(&Algorithm::IN_SEGMENT);
+            let names: Vec<String> = all.map(ToString::to_string).collect();
             format!(
                 "no algorithm of this name (hint: {}, levels, host copies)",
                 names.join(", ")

@@ -94,6 +94,7 @@ impl<'a> Builder<'a> {
             aside: false,
             slot: false,
             changes_hands: false,
+            one_reader: false,
         });
         self.scratch.push(Tracks::new(pieces));
         Buffer::Scratch(number)
@@ -116,6 +117,7 @@ impl<'a> Builder<'a> {
         if let Some(last) = self.part.scratch.last_mut() {
             last.slot = true;
             last.changes_hands = changes_hands;
+            last.one_reader = self.call.has_one_reader() && !changes_hands;
             last.slots = u32::from(segments > 1);
         }
         buffer

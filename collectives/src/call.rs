@@ -350,6 +350,16 @@ impl Call {
         }
     }
 
+    /// Is each contribution, or each share of one, read by one rank?
+    pub fn has_one_reader(&self) -> bool {
+        use Operation as O;
+        let by_root = matches!(
+            self.operation,
+            O::Gather | O::Scatter | O::Reduce | O::Alltoall
+        );
+        by_root || self.size == 2
+    }
+
     /// Do pieces of a buffer lie where a rank says, not one behind the other?
     pub fn has_places(&self) -> bool {
         self.operation.of_neighbors() || (self.varying && !self.operation.reduces())

@@ -225,6 +225,8 @@ pub struct Scratch {
     pub slot: bool,
     /// All ranks write such slots, and read those of all others.
     pub changes_hands: bool,
+    /// One rank reads each piece of a slot.
+    pub one_reader: bool,
 }
 
 /// One rank's part of a plan.

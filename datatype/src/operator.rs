@@ -9,6 +9,9 @@
 //!    rounding would (24 bits are at least twice their 11 or 8, plus two).
 //!    Products of complex numbers are rounded after each product and sum.
 //! 4. The bits of a NaN that arithmetic makes are open, as in IEEE 754.
+//! 5. [`Operands`] are as long as they say, and may be used as they are, by the contract of
+//!    [`Operator::combine_raw`], which alone makes them; of a block both operands are read
+//!    before the result is written.
 //!
 //! # Sources
 //! MPI 5.0, sections 6.9.2 (operators and their types) and 6.9.4 (minloc and
@@ -21,7 +24,7 @@ mod extended;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use self::extended::Extended;
-use crate::{Basic, BasicKind, Pair, Signature, TypeError};
+use crate::{Basic, BasicKind, Pair, Signature, TypeError, wide};
 use std::fmt;
 
 /// A predefined operator.
@@ -214,44 +217,135 @@ impl Operator {
     /// # Ok::<(), osier_datatype::TypeError>(())
     /// ```
     pub fn combine(self, element: Element, left: &mut [u8], right: &[u8]) -> Result<(), TypeError> {
-        let refuse = |argument, value: String, hint: &str| TypeError::Argument {
-            operation: "combine elements",
-            argument,
-            value,
-            hint: hint.to_owned(),
-        };
+        if left.len() != right.len() {
+            let lengths = format!("{} and {} bytes", left.len(), right.len());
+            return Err(refused("operands", lengths, "as many bytes in each"));
+        }
+        let into = left.as_mut_ptr();
+        // SAFETY: both slices have as many bytes, and the result is the left one.
+        unsafe { self.combine_raw(element, into, right.as_ptr(), into, left.len()) }
+    }
+
+    /// `into[i] = left[i] op right[i]`, element by element, as [`Operator::combine`]: of
+    /// operands by address, which others may change meanwhile, such as memory that processes
+    /// share. Then what is combined of them is anything, as the result.
+    ///
+    /// ```
+    /// use osier_datatype::{Basic, Element, Operator};
+    ///
+    /// let (left, right, mut sum) = ([1u8, 200, 3], [1u8, 100, 5], [0u8; 3]);
+    /// let element = Element::Basic(Basic::U8);
+    /// // SAFETY: three bytes each, and the result apart from the operands.
+    /// unsafe {
+    ///     Operator::Sum.combine_raw(element, left.as_ptr(), right.as_ptr(), sum.as_mut_ptr(), 3)?;
+    /// }
+    /// assert_eq!(sum, [2, 44, 8]);
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// Operands are readable and the result is writable for `bytes` bytes; the result is
+    /// apart from each operand, or is one of them, from the same address on. Nobody else uses
+    /// the result.
+    pub unsafe fn combine_raw(
+        self,
+        element: Element,
+        left: *const u8,
+        right: *const u8,
+        into: *mut u8,
+        bytes: usize,
+    ) -> Result<(), TypeError> {
         if !self.is_defined_for(element) {
             let hint = format!("{self} is not defined for it (MPI 5.0, section 6.9.2)");
-            return Err(refuse("element", element.to_string(), &hint));
+            return Err(refused("element", element.to_string(), &hint));
         }
-        if left.len() != right.len() || !left.len().is_multiple_of(element.size()) {
-            let lengths = format!("{} and {} bytes", left.len(), right.len());
+        if !bytes.is_multiple_of(element.size()) {
             let hint = format!("equal multiples of {}", element.size());
-            return Err(refuse("operands", lengths, &hint));
+            return Err(refused("operands", format!("{bytes} bytes"), &hint));
         }
+        let on = Operands {
+            left,
+            right,
+            into,
+            bytes,
+        };
         let combined = match element {
-            Element::Pair { value, index } => {
-                pairs(self == Operator::MaxLoc, (value, index), left, right)
+            Element::Pair { value, index } => pairs(self == Operator::MaxLoc, (value, index), on),
+            Element::Basic(basic) => {
+                let basic = parts(self, basic.representation());
+                match bytes > BLOCK {
+                    true => wide::run(
+                        #[inline(always)]
+                        || basics(self, basic, on),
+                    ),
+                    false => basics(self, basic, on),
+                }
             }
-            Element::Basic(basic) => basics(self, basic.representation(), left, right),
         };
         combined.ok_or_else(|| {
             let hint = "no arithmetic of this width here: convert to f64 first";
-            refuse("element", element.to_string(), hint)
+            refused("element", element.to_string(), hint)
         })
     }
 }
 
-/// Calls `f` with each pair of elements of `N` bytes.
-fn each<const N: usize>(
-    left: &mut [u8],
-    right: &[u8],
-    f: impl Fn([u8; N], [u8; N]) -> [u8; N],
-) -> Option<()> {
-    let (left, _) = left.as_chunks_mut::<N>();
-    let (right, _) = right.as_chunks::<N>();
-    for (left, right) in left.iter_mut().zip(right) {
-        *left = f(*left, *right);
+fn refused(argument: &'static str, value: String, hint: &str) -> TypeError {
+    TypeError::Argument {
+        operation: "combine elements",
+        argument,
+        value,
+        hint: hint.to_owned(),
+    }
+}
+
+/// Memory of two operands and their result.
+#[derive(Clone, Copy)]
+struct Operands {
+    left: *const u8,
+    right: *const u8,
+    /// Apart from both, or one of them.
+    into: *mut u8,
+    bytes: usize,
+}
+
+/// Bytes that are read of both operands before any of the result are written: a line.
+const BLOCK: usize = 64;
+
+/// Calls `f` with each pair of elements of `N` bytes, block by block.
+#[inline(always)]
+fn each<const N: usize>(on: Operands, f: impl Fn([u8; N], [u8; N]) -> [u8; N]) -> Option<()> {
+    let mut at = 0;
+    while BLOCK.is_multiple_of(N) && at + BLOCK <= on.bytes {
+        // SAFETY: invariant 5: inside both operands.
+        let left = unsafe { on.left.add(at).cast::<[u8; BLOCK]>().read_unaligned() };
+        // SAFETY: invariant 5: inside both operands.
+        let right = unsafe { on.right.add(at).cast::<[u8; BLOCK]>().read_unaligned() };
+        let mut made = [0u8; BLOCK];
+        let (lefts, rights) = (left.as_chunks::<N>().0, right.as_chunks::<N>().0);
+        let both = lefts.iter().zip(rights);
+        for (made, (left, right)) in made.as_chunks_mut::<N>().0.iter_mut().zip(both) {
+            *made = f(*left, *right);
+        }
+        // SAFETY: invariant 5: inside the result.
+        unsafe { on.into.add(at).cast::<[u8; BLOCK]>().write_unaligned(made) };
+        at += BLOCK;
+    }
+    while at + N <= on.bytes {
+        // SAFETY: invariant 5: inside both operands.
+        let left = unsafe { on.left.add(at).cast::<[u8; N]>().read_unaligned() };
+        // SAFETY: invariant 5: inside both operands.
+        let right = unsafe { on.right.add(at).cast::<[u8; N]>().read_unaligned() };
+        // SAFETY: invariant 5: inside the result.
+        unsafe {
+            on.into
+                .add(at)
+                .cast::<[u8; N]>()
+                .write_unaligned(f(left, right))
+        };
+        at += N;
     }
     Some(())
 }
@@ -259,25 +353,19 @@ fn each<const N: usize>(
 /// Each operator has a loop of its own, which the compiler makes wide: a function that is chosen
 /// before the loop would be called for each element (64 KiB of characters took 2 ns each).
 macro_rules! integers {
-    ($t:ty, $operator:expr, $left:expr, $right:expr) => {{
+    ($t:ty, $operator:expr, $on:expr) => {{
         let (get, put) = (<$t>::from_ne_bytes, <$t>::to_ne_bytes);
         match $operator {
-            Operator::Sum => each($left, $right, |a, b| put(get(a).wrapping_add(get(b)))),
-            Operator::Product => each($left, $right, |a, b| put(get(a).wrapping_mul(get(b)))),
-            Operator::Min => each($left, $right, |a, b| put(get(a).min(get(b)))),
-            Operator::Max => each($left, $right, |a, b| put(get(a).max(get(b)))),
-            Operator::LogicalAnd => each($left, $right, |a, b| {
-                put((get(a) != 0 && get(b) != 0).into())
-            }),
-            Operator::LogicalOr => each($left, $right, |a, b| {
-                put((get(a) != 0 || get(b) != 0).into())
-            }),
-            Operator::LogicalXor => each($left, $right, |a, b| {
-                put(((get(a) != 0) != (get(b) != 0)).into())
-            }),
-            Operator::BitAnd => each($left, $right, |a, b| put(get(a) & get(b))),
-            Operator::BitOr => each($left, $right, |a, b| put(get(a) | get(b))),
-            Operator::BitXor => each($left, $right, |a, b| put(get(a) ^ get(b))),
+            Operator::Sum => each($on, |a, b| put(get(a).wrapping_add(get(b)))),
+            Operator::Product => each($on, |a, b| put(get(a).wrapping_mul(get(b)))),
+            Operator::Min => each($on, |a, b| put(get(a).min(get(b)))),
+            Operator::Max => each($on, |a, b| put(get(a).max(get(b)))),
+            Operator::LogicalAnd => each($on, |a, b| put((get(a) != 0 && get(b) != 0).into())),
+            Operator::LogicalOr => each($on, |a, b| put((get(a) != 0 || get(b) != 0).into())),
+            Operator::LogicalXor => each($on, |a, b| put(((get(a) != 0) != (get(b) != 0)).into())),
+            Operator::BitAnd => each($on, |a, b| put(get(a) & get(b))),
+            Operator::BitOr => each($on, |a, b| put(get(a) | get(b))),
+            Operator::BitXor => each($on, |a, b| put(get(a) ^ get(b))),
             Operator::MinLoc | Operator::MaxLoc => None,
         }
     }};
@@ -285,19 +373,19 @@ macro_rules! integers {
 
 /// Floats of `N` bytes, computed as `W`.
 macro_rules! floats {
-    ($operator:expr, $left:expr, $right:expr, $widen:expr, $narrow:expr) => {{
+    ($operator:expr, $on:expr, $widen:expr, $narrow:expr) => {{
         let (widen, narrow) = ($widen, $narrow);
         match $operator {
-            Operator::Sum => each($left, $right, |a, b| narrow(widen(a) + widen(b))),
-            Operator::Product => each($left, $right, |a, b| narrow(widen(a) * widen(b))),
-            Operator::Min => each($left, $right, |a, b| {
+            Operator::Sum => each($on, |a, b| narrow(widen(a) + widen(b))),
+            Operator::Product => each($on, |a, b| narrow(widen(a) * widen(b))),
+            Operator::Min => each($on, |a, b| {
                 if widen(b) < widen(a) || widen(a).is_nan() {
                     b
                 } else {
                     a
                 }
             }),
-            Operator::Max => each($left, $right, |a, b| {
+            Operator::Max => each($on, |a, b| {
                 if widen(b) > widen(a) || widen(a).is_nan() {
                     b
                 } else {
@@ -311,79 +399,66 @@ macro_rules! floats {
 
 /// Products of complex numbers, whose parts have half of `N` bytes.
 macro_rules! products {
-    ($left:expr, $right:expr, $half:literal, $widen:expr, $narrow:expr) => {{
+    ($on:expr, $half:literal, $widen:expr, $narrow:expr) => {{
         let (widen, narrow) = ($widen, $narrow);
-        each(
-            $left,
-            $right,
-            |left: [u8; 2 * $half], right: [u8; 2 * $half]| {
-                let part = |of: &[u8; 2 * $half], at: usize| {
-                    let mut bytes = [0; $half];
-                    bytes.copy_from_slice(&of[at * $half..][..$half]);
-                    widen(bytes)
-                };
-                let (a, b) = (part(&left, 0), part(&left, 1));
-                let (c, d) = (part(&right, 0), part(&right, 1));
-                let mut made = [0; 2 * $half];
-                made[..$half].copy_from_slice(&narrow(a * c - b * d));
-                made[$half..].copy_from_slice(&narrow(a * d + b * c));
-                made
-            },
-        )
+        each($on, |left: [u8; 2 * $half], right: [u8; 2 * $half]| {
+            let part = |of: &[u8; 2 * $half], at: usize| {
+                let mut bytes = [0; $half];
+                bytes.copy_from_slice(&of[at * $half..][..$half]);
+                widen(bytes)
+            };
+            let (a, b) = (part(&left, 0), part(&left, 1));
+            let (c, d) = (part(&right, 0), part(&right, 1));
+            let mut made = [0; 2 * $half];
+            made[..$half].copy_from_slice(&narrow(a * c - b * d));
+            made[$half..].copy_from_slice(&narrow(a * d + b * c));
+            made
+        })
     }};
 }
 
-fn basics(operator: Operator, basic: Basic, left: &mut [u8], right: &[u8]) -> Option<()> {
+/// Sums of complex numbers are those of their parts.
+fn parts(operator: Operator, basic: Basic) -> Basic {
+    match (operator, basic) {
+        (Operator::Sum, Basic::Complex4) => Basic::F16,
+        (Operator::Sum, Basic::C32) => Basic::F32,
+        (Operator::Sum, Basic::C64) => Basic::F64,
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        (Operator::Sum, Basic::LongDoubleComplex) => Basic::LongDouble,
+        _ => basic,
+    }
+}
+
+#[inline(always)]
+fn basics(operator: Operator, basic: Basic, on: Operands) -> Option<()> {
     let single = (f32::from_ne_bytes, f32::to_ne_bytes);
     let double = (f64::from_ne_bytes, f64::to_ne_bytes);
     match basic {
-        Basic::I8 => integers!(i8, operator, left, right),
-        Basic::I16 => integers!(i16, operator, left, right),
-        Basic::I32 => integers!(i32, operator, left, right),
-        Basic::I64 => integers!(i64, operator, left, right),
-        Basic::I128 => integers!(i128, operator, left, right),
+        Basic::I8 => integers!(i8, operator, on),
+        Basic::I16 => integers!(i16, operator, on),
+        Basic::I32 => integers!(i32, operator, on),
+        Basic::I64 => integers!(i64, operator, on),
+        Basic::I128 => integers!(i128, operator, on),
         Basic::U8 | Basic::Byte | Basic::Bool | Basic::Logical1 => {
-            integers!(u8, operator, left, right)
+            integers!(u8, operator, on)
         }
-        Basic::U16 | Basic::Logical2 => integers!(u16, operator, left, right),
-        Basic::U32 | Basic::Logical4 => integers!(u32, operator, left, right),
-        Basic::U64 | Basic::Logical8 => integers!(u64, operator, left, right),
-        Basic::U128 | Basic::Logical16 => integers!(u128, operator, left, right),
-        Basic::F16 => floats!(operator, left, right, half_wide, half_narrow),
-        Basic::BF16 => floats!(operator, left, right, brain_wide, brain_narrow),
-        Basic::F32 => floats!(operator, left, right, single.0, single.1),
-        Basic::F64 => floats!(operator, left, right, double.0, double.1),
+        Basic::U16 | Basic::Logical2 => integers!(u16, operator, on),
+        Basic::U32 | Basic::Logical4 => integers!(u32, operator, on),
+        Basic::U64 | Basic::Logical8 => integers!(u64, operator, on),
+        Basic::U128 | Basic::Logical16 => integers!(u128, operator, on),
+        Basic::F16 => floats!(operator, on, half_wide, half_narrow),
+        Basic::BF16 => floats!(operator, on, brain_wide, brain_narrow),
+        Basic::F32 => floats!(operator, on, single.0, single.1),
+        Basic::F64 => floats!(operator, on, double.0, double.1),
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        Basic::LongDouble => floats!(
-            operator,
-            left,
-            right,
-            Extended::from_ne_bytes,
-            Extended::to_ne_bytes
-        ),
+        Basic::LongDouble => floats!(operator, on, Extended::from_ne_bytes, Extended::to_ne_bytes),
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        Basic::LongDoubleComplex if operator == Operator::Sum => {
-            basics(operator, Basic::LongDouble, left, right)
+        Basic::LongDoubleComplex => {
+            products!(on, 16, Extended::from_ne_bytes, Extended::to_ne_bytes)
         }
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        Basic::LongDoubleComplex => products!(
-            left,
-            right,
-            16,
-            Extended::from_ne_bytes,
-            Extended::to_ne_bytes
-        ),
-        Basic::Complex4 | Basic::C32 | Basic::C64 if operator == Operator::Sum => {
-            let part = match basic {
-                Basic::Complex4 => Basic::F16,
-                Basic::C32 => Basic::F32,
-                _ => Basic::F64,
-            };
-            basics(operator, part, left, right)
-        }
-        Basic::Complex4 => products!(left, right, 2, half_wide, half_narrow),
-        Basic::C32 => products!(left, right, 4, single.0, single.1),
-        Basic::C64 => products!(left, right, 8, double.0, double.1),
+        Basic::Complex4 => products!(on, 2, half_wide, half_narrow),
+        Basic::C32 => products!(on, 4, single.0, single.1),
+        Basic::C64 => products!(on, 8, double.0, double.1),
         _ => None,
     }
 }
@@ -474,18 +549,21 @@ fn number(basic: Basic, bytes: &[u8]) -> Option<Option<Number>> {
     Some((!is_nan).then_some(found))
 }
 
-fn pairs(
-    largest: bool,
-    (value, index): (Basic, Basic),
-    left: &mut [u8],
-    right: &[u8],
-) -> Option<()> {
+fn pairs(largest: bool, (value, index): (Basic, Basic), on: Operands) -> Option<()> {
     let (value, index) = (value.representation(), index.representation());
     let (split, size) = (value.size(), value.size() + index.size());
     // Types that have no order here are refused, whatever the bytes are.
     number(value, &[0; 16][..value.size()])?;
     number(index, &[0; 16][..index.size()])?;
-    for (left, right) in left.chunks_exact_mut(size).zip(right.chunks_exact(size)) {
+    // A value and an index of at most 16 bytes each.
+    let mut both = [[0u8; 32]; 2];
+    for at in (0..on.bytes).step_by(size) {
+        for (copy, from) in both.iter_mut().zip([on.left, on.right]) {
+            // SAFETY: invariant 5: one element of an operand, which is copied.
+            unsafe { std::ptr::copy_nonoverlapping(from.add(at), copy.as_mut_ptr(), size) };
+        }
+        let [left, right] = &mut both;
+        let (left, right) = (&mut left[..size], &right[..size]);
         let (a, b) = (
             number(value, &left[..split])?,
             number(value, &right[..split])?,
@@ -515,6 +593,8 @@ fn pairs(
         } else if a == b && sooner {
             left[split..].copy_from_slice(&right[split..]);
         }
+        // SAFETY: invariant 5: one element of the result.
+        unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), on.into.add(at), size) };
     }
     Some(())
 }

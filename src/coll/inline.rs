@@ -67,68 +67,41 @@ impl InlineCall for Caller<'_> {
     }
 }
 
-/// How long a call looks for flags before it becomes a run.
-struct FlagWaits<'a> {
-    comm: &'a Communicator,
-    looks: u32,
-    most: u32,
-    yields: u32,
-}
-
-/// Looks for a flag before a call becomes a run, where cores are not shared: some
+/// Looks for a flag before a call becomes a run, where cores are not shared: some tens of
 /// microseconds.
 const FLAG_LOOKS: u32 = 4000;
 /// Between two polls for messages, which peers may need before they come to the call.
 const LOOKS_PER_POLL: u32 = 256;
+/// Where cores are shared, whoever is to raise the flag may need this one.
+const FLAG_LOOKS_SHARED: u32 = 32;
 
-impl<'a> FlagWaits<'a> {
+impl Communicator {
+    /// A peer's flag is not raised after so many looks: waits a little. False: it takes too
+    /// long.
     #[inline]
-    fn of(comm: &'a Communicator) -> Self {
-        Self {
-            comm,
-            looks: 0,
-            most: 0,
-            yields: 0,
-        }
-    }
-
-    /// A peer's flag is not raised: waits a little. False: it takes too long.
-    #[inline]
-    fn once_more(&mut self, lane: &mut Lane, peer: u32) -> bool {
-        self.looks += 1;
-        if self.looks < LOOKS_PER_POLL / 8 {
+    fn looks_again(&self, lane: &mut Lane, peer: u32, tries: u32) -> bool {
+        if tries < FLAG_LOOKS_SHARED {
             std::hint::spin_loop();
             return true;
         }
-        self.wait_longer(lane, peer)
+        self.looks_longer(lane, peer, tries)
     }
 
     #[cold]
-    fn wait_longer(&mut self, lane: &mut Lane, peer: u32) -> bool {
-        let core = self.comm.core();
-        if self.most == 0 {
-            (self.most, self.yields) = match core.direct_yields() {
-                0 => (FLAG_LOOKS, 0),
-                yields => (LOOKS_PER_POLL / 8, yields),
-            };
-        }
-        if lane.knows_dead(peer) || self.comm.lane().wanted() {
+    fn looks_longer(&self, lane: &mut Lane, peer: u32, tries: u32) -> bool {
+        if lane.knows_dead(peer) || self.lane().wanted() {
             return false;
         }
-        if self.looks >= self.most {
-            // Whoever is to raise it may need this core.
-            if self.yields == 0 {
-                return false;
-            }
-            self.yields -= 1;
+        let yields = self.core().direct_yields();
+        if yields > 0 {
             std::thread::yield_now();
-            return true;
+            return tries < FLAG_LOOKS_SHARED + yields;
         }
-        if self.looks.is_multiple_of(LOOKS_PER_POLL) {
+        if tries.is_multiple_of(LOOKS_PER_POLL) {
             lane.progress();
         }
         std::hint::spin_loop();
-        true
+        tries < FLAG_LOOKS
     }
 }
 
@@ -278,7 +251,8 @@ impl Communicator {
             let call = lane.executor.number_of(tags);
             lane.begins_in_segment(call, with.segments, with.changes_hands);
             let steps = (steps, with.segments as usize);
-            let mut desk = Desk::new(small, operands).with_segment(with);
+            let mut desk = Desk::new(small, operands);
+            desk.work_in(with);
             return self.run_in_segment(lane, (program, steps), (tags, call), &mut desk);
         }
         let mut desk = Desk::new(small, operands);
@@ -306,9 +280,8 @@ impl Communicator {
         (tags, call): (u32, u32),
         desk: &mut Desk<'_>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
-        let mut waits = FlagWaits::of(self);
         let step = |lane: &Lane, at| lane.executor.inline_step(program, at);
-        let wait = |lane: &mut Lane, peer| waits.once_more(lane, peer);
+        let wait = |lane: &mut Lane, peer, tries| self.looks_again(lane, peer, tries);
         let (taken, error) = inline::run_in_segment(&mut *lane, step, (call, steps), desk, wait);
         if taken == steps * segments && error.is_none() {
             self.core().after(&mut lane);

@@ -263,6 +263,30 @@ impl PeerMemory {
         }
     }
 
+    /// Takes the lines of bytes that were read, by writing to each what is there: then the rank
+    /// that writes them next finds them in one cache, not in two.
+    ///
+    /// # Safety
+    /// The memory is mapped to be written, and nobody else writes these bytes until this rank
+    /// has told that it has read them.
+    #[inline]
+    pub unsafe fn take_lines(&self, offset: usize, bytes: usize) {
+        let inside = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.bytes);
+        if self.process.is_some() || !inside {
+            return;
+        }
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(self.base + offset);
+        for at in (0..bytes).step_by(64) {
+            let at = start.wrapping_add(at);
+            // SAFETY: inside by the check, and by the caller's contract.
+            let byte = unsafe { at.read_volatile() };
+            // SAFETY: as above.
+            unsafe { at.write_volatile(byte) };
+        }
+    }
+
     /// Number of bytes.
     #[inline]
     pub fn len(&self) -> usize {

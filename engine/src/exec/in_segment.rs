@@ -15,8 +15,9 @@
 //! only when its peers have read what it has published.
 //!
 //! # Invariants
-//! 1. A peer's memory is read by copies into memory of this rank, and combined there: a peer
-//!    that goes wrong makes wrong results, and no undefined ones.
+//! 1. A peer's memory is read by address, never borrowed: by copies into memory of this rank,
+//!    which functions of the user get, or by operators of the library. A peer that goes wrong
+//!    makes wrong results.
 //! 2. Views are those of the call's own memory (invariants 2 to 4 of `run`); the scratch that
 //!    operands are copied to is this thread's, taken while it is used.
 
@@ -28,6 +29,7 @@ use super::step::other_length;
 use crate::error::{Error, ErrorKind, Result};
 use crate::view::RawView;
 use osier_collectives::{Buffer, Operand, Region};
+use osier_datatype::{Element, Operator};
 use osier_transports::PeerMemory;
 use std::cell::Cell;
 use std::ops::Range;
@@ -39,6 +41,8 @@ pub const MOST_SEGMENTS: u32 = 4096;
 /// Bytes of a mapped operand that are combined at a time: with the result, half of a small
 /// first-level cache.
 const NEAR_BYTES: usize = 8 << 10;
+/// Lines of shorter pieces are not taken: see [`PeerMemory::take_lines`].
+const LEAST_TAKEN: usize = 256;
 /// Bytes of another process's operand that the kernel copies at a time.
 const ATTACH_BYTES: usize = 64 << 10;
 
@@ -114,6 +118,9 @@ pub trait Places {
 
     /// Segments of the call.
     fn segments(&self) -> u32;
+
+    /// Whether one rank reads each piece of a slot.
+    fn one_reader(&self) -> bool;
 
     /// Bytes of what each rank contributes, as all know.
     fn bytes(&self) -> u64;
@@ -234,13 +241,24 @@ pub fn execute<S: Segment, P: Places>(
         }
         Action::Read { from, data, into } => {
             let from = source(segment, places, at, Operand::of_peer(from, data));
-            Taken::of(from.and_then(|from| read(&from, &places.own(into, at.segment))))
+            Taken::of(from.and_then(|from| {
+                let into = places.own(into, at.segment);
+                read(&from, &into)?;
+                from.take_lines(places.one_reader() && is_slot(data), into.bytes());
+                Ok(())
+            }))
         }
         Action::Fold { left, right, into } => {
-            let all = operands(segment, places, at, (left, right, into));
+            let operands = (left, right);
+            let all = self::operands(segment, places, at, (left, right, into));
             Taken::of(all.and_then(|(left, right, into)| {
                 let (operator, fit) = places.operator().ok_or_else(no_operator)?;
-                fold(operator, fit, &left, &right, &into)
+                fold(operator, fit, &left, &right, &into)?;
+                let one_reader = places.one_reader();
+                for (source, operand) in [(&left, operands.0), (&right, operands.1)] {
+                    source.take_lines(one_reader && is_slot(operand.data), into.bytes());
+                }
+                Ok(())
             }))
         }
         Action::Leave => {
@@ -255,6 +273,10 @@ pub fn execute<S: Segment, P: Places>(
             "a step of another kind in a plan of a segment",
         ))),
     }
+}
+
+fn is_slot(data: Region) -> bool {
+    matches!(data.buffer, Buffer::Scratch(_))
 }
 
 #[cold]
@@ -307,40 +329,69 @@ pub fn read(from: &Source, to: &RawView) -> Result<()> {
 }
 
 impl Source {
-    /// Its address, if it is this rank's own memory.
-    fn own(&self) -> Result<Option<*mut u8>> {
+    /// Its address, if it is memory of this process or mapped. Only for copying from.
+    fn address(&self) -> Result<Option<*const u8>> {
         match self {
-            Source::Own(view) => view.as_contiguous().map(Some).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Argument,
-                    "operands with gaps cannot be combined in place",
-                )
-            }),
-            Source::Peer(..) => Ok(None),
+            Source::Own(view) => {
+                (view.as_contiguous().map(|at| Some(at.cast_const()))).ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::Argument,
+                        "operands with gaps cannot be combined in place",
+                    )
+                })
+            }
+            Source::Peer(memory, offset) => Ok(memory.address().map(|at| at.wrapping_add(*offset))),
+        }
+    }
+
+    /// That as many bytes of it are there.
+    fn has(&self, bytes: usize) -> Result<()> {
+        let (start, has) = match self {
+            Source::Own(view) => (0, view.bytes()),
+            Source::Peer(memory, offset) => (*offset, memory.len()),
+        };
+        let own = matches!(self, Source::Own(_));
+        let fits = match own {
+            true => has == bytes,
+            false => start.checked_add(bytes).is_some_and(|end| end <= has),
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::Argument,
+                format!("{has} bytes into {bytes} (hint: all ranks pass the same count)"),
+            )),
         }
     }
 
     /// Copies some bytes of it.
     ///
     /// # Safety
-    /// `to` is writable for `bytes` bytes, apart from the source, and the range lies inside.
-    unsafe fn copy_to(&self, own: Option<*mut u8>, at: usize, to: *mut u8, n: usize) -> Result<()> {
-        match (self, own) {
+    /// `to` is writable for `n` bytes, apart from the source, and the range lies inside.
+    unsafe fn copy_to(&self, at: usize, to: *mut u8, n: usize) -> Result<()> {
+        match self {
+            Source::Own(view) => {
+                if let Some(own) = view.as_contiguous() {
+                    // SAFETY: the caller's contract.
+                    unsafe { std::ptr::copy_nonoverlapping(own.wrapping_add(at), to, n) };
+                }
+                Ok(())
+            }
             // SAFETY: the caller's contract.
-            (_, Some(own)) => unsafe {
-                std::ptr::copy_nonoverlapping(own.wrapping_add(at), to, n);
-            },
-            // SAFETY: the caller's contract.
-            (Source::Peer(memory, offset), None) => unsafe { memory.read(offset + at, to, n) }?,
-            (Source::Own(_), None) => {}
+            Source::Peer(memory, offset) => Ok(unsafe { memory.read(offset + at, to, n) }?),
         }
-        Ok(())
     }
 
-    fn block(&self) -> usize {
-        match self {
-            Source::Peer(memory, _) if memory.address().is_none() => ATTACH_BYTES,
-            _ => NEAR_BYTES,
+    /// Takes the lines of what was read, of a slot that nobody else reads.
+    #[inline]
+    fn take_lines(&self, takes: bool, bytes: usize) {
+        if let Source::Peer(memory, offset) = self
+            && takes
+            && bytes >= LEAST_TAKEN
+        {
+            // SAFETY: a slot is mapped to be written, and nobody writes it before this rank is
+            // done with the call (invariant 3 of the segment).
+            unsafe { memory.take_lines(*offset, bytes) };
         }
     }
 }
@@ -361,61 +412,78 @@ pub fn fold(
         return Ok(());
     }
     let to = into.as_contiguous().ok_or_else(no_operator)?;
-    let (left_at, right_at) = (left.own()?, right.own()?);
-    for view in [left, right] {
-        if let Source::Own(view) = view
-            && view.bytes() != bytes
-        {
-            return Err(Error::new(
-                ErrorKind::Argument,
-                format!(
-                    "{} bytes into {bytes} (hint: all ranks pass the same count)",
-                    view.bytes()
-                ),
-            ));
-        }
+    left.has(bytes)?;
+    right.has(bytes)?;
+    match operator.predefined(fit) {
+        Some(known) => fold_known(known, left, right, (to, bytes)),
+        None => fold_copies(operator, fit, left, right, (to, bytes)),
     }
-    let most = left.block().max(right.block());
+}
+
+/// By an operator of the library, which reads operands by address.
+fn fold_known(
+    (operator, element): (Operator, Element),
+    left: &Source,
+    right: &Source,
+    (to, bytes): (*mut u8, usize),
+) -> Result<()> {
+    let (left_at, right_at) = (left.address()?, right.address()?);
+    if let (Some(left), Some(right)) = (left_at, right_at) {
+        // SAFETY: invariant 2: as many bytes each, of pieces that are apart, or one.
+        return Ok(unsafe { operator.combine_raw(element, left, right, to, bytes) }?);
+    }
+    // The kernel copies.
+    let step = (ATTACH_BYTES / element.size()).max(1) * element.size();
+    let step = step.min(bytes);
+    with_warm(2 * step, |warm| {
+        let (first, second) = warm.split_at_mut(step);
+        for at in (0..bytes).step_by(step) {
+            let n = step.min(bytes - at);
+            let here = |source: &Source, known: Option<*const u8>, room: &mut [u8]| match known {
+                Some(known) => Ok(known.wrapping_add(at)),
+                None => {
+                    // SAFETY: room for `n` bytes, which is this thread's.
+                    unsafe { source.copy_to(at, room.as_mut_ptr(), n) }?;
+                    Ok::<_, Error>(room.as_ptr())
+                }
+            };
+            let left = here(left, left_at, &mut *first)?;
+            let right = here(right, right_at, &mut *second)?;
+            let to = to.wrapping_add(at);
+            // SAFETY: invariant 2: as many bytes each, of pieces that are apart, or one.
+            unsafe { operator.combine_raw(element, left, right, to, n) }?;
+        }
+        Ok(())
+    })
+}
+
+/// By a function, which gets copies of this thread's.
+fn fold_copies(
+    operator: &dyn Reduction,
+    fit: &Fit,
+    left: &Source,
+    right: &Source,
+    (to, bytes): (*mut u8, usize),
+) -> Result<()> {
+    let far = |source: &Source| matches!(source, Source::Peer(m, _) if m.address().is_none());
+    let most = match far(left) || far(right) {
+        true => ATTACH_BYTES,
+        false => NEAR_BYTES,
+    };
     let step = (most / fit.unit).max(1) * fit.unit;
     let step = step.min(bytes);
     with_warm(2 * step, |warm| {
         let (first, second) = warm.split_at_mut(step);
-        let mut at = 0;
-        while at < bytes {
+        for at in (0..bytes).step_by(step) {
             let n = step.min(bytes - at);
-            let to = to.wrapping_add(at);
-            // The right operand, in own memory that is not the result's.
-            let right: &[u8] = match right_at {
-                Some(own) if own.wrapping_add(at) != to => {
-                    // SAFETY: invariant 2: the run's own piece, written by a step before,
-                    // apart from the result.
-                    unsafe { std::slice::from_raw_parts(own.wrapping_add(at), n) }
-                }
-                _ => {
-                    // SAFETY: room for `n` bytes, which is this thread's.
-                    unsafe { right.copy_to(right_at, at, second.as_mut_ptr(), n) }?;
-                    &second[..n]
-                }
-            };
-            let in_place = left_at.is_some_and(|own| own.wrapping_add(at) == to);
-            match left_at {
-                Some(_) if in_place => {}
-                // What is the result's left operand is copied there first.
-                // SAFETY: invariant 2: as many bytes, of pieces that are apart.
-                Some(_) => unsafe { left.copy_to(left_at, at, to, n) }?,
-                // SAFETY: room for `n` bytes, which is this thread's.
-                None => unsafe { left.copy_to(None, at, first.as_mut_ptr(), n) }?,
-            }
-            if left_at.is_some() {
-                // SAFETY: invariant 2: the run's own piece, which was just written.
-                let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
-                operator.combine(fit, to, right)?;
-            } else {
-                operator.combine(fit, &mut first[..n], right)?;
-                // SAFETY: invariant 2: as many bytes of the run's own.
-                unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), to, n) };
-            }
-            at += n;
+            let (first, second) = (&mut first[..n], &mut second[..n]);
+            // SAFETY: room for `n` bytes, which is this thread's.
+            unsafe { left.copy_to(at, first.as_mut_ptr(), n) }?;
+            // SAFETY: room for `n` bytes, which is this thread's.
+            unsafe { right.copy_to(at, second.as_mut_ptr(), n) }?;
+            operator.combine(fit, first, second)?;
+            // SAFETY: invariant 2: as many bytes of the run's own.
+            unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), to.wrapping_add(at), n) };
         }
         Ok(())
     })
@@ -435,6 +503,11 @@ impl Places for Desk<'_> {
     #[inline]
     fn segments(&self) -> u32 {
         self.cut_into()
+    }
+
+    #[inline]
+    fn one_reader(&self) -> bool {
+        self.has_one_reader()
     }
 
     #[inline]

@@ -59,6 +59,8 @@ pub struct InSegment {
     unit: usize,
     /// Slots change hands.
     pub changes_hands: bool,
+    /// One rank reads each piece of a slot.
+    pub one_reader: bool,
 }
 
 impl InSegment {
@@ -159,11 +161,17 @@ impl InlineSchedule {
             return most(self.pieces, MOST_BYTES);
         };
         let segments = with.segments as usize;
-        let slot = with.slot.map_or(0, |slot| slot.1);
+        let slot = with.slot.map_or(0, |slot| {
+            let piece = match segments {
+                1 => bytes,
+                _ => longest_share(bytes, 1, with.segments),
+            };
+            slot.1.saturating_mul(piece)
+        });
         let is_slot = |k: usize| with.slot.is_some_and(|slot| slot.0 as usize == k);
         let scratch = self.scratch.iter().enumerate();
         let mut others = scratch.filter(|(k, _)| !is_slot(*k));
-        most(slot, SLOT_BYTES * segments) && others.all(|(_, p)| most(*p as usize, MOST_BYTES))
+        slot <= SLOT_BYTES && others.all(|(_, p)| most(*p as usize, MOST_BYTES))
     }
 
     /// The same of a plan whose steps are those of a segment, in so many of its own.
@@ -175,6 +183,7 @@ impl InlineSchedule {
             segments,
             unit: 1,
             changes_hands: slot.is_some_and(|k| scratch[k].changes_hands),
+            one_reader: slot.is_some_and(|k| scratch[k].one_reader),
         });
         self
     }
@@ -288,11 +297,10 @@ impl<'a> Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// For steps of a segment.
+    /// For steps of a segment. In place: to move a desk would copy its scratch.
     #[inline]
-    pub fn with_segment(mut self, in_segment: InSegment) -> Self {
+    pub fn work_in(&mut self, in_segment: InSegment) {
         self.in_segment = in_segment;
-        self
     }
 
     pub(super) fn slot_at(&mut self, at: *mut u8) {
@@ -305,6 +313,10 @@ impl Desk<'_> {
 
     pub(super) fn cut_into(&self) -> u32 {
         self.in_segment.segments
+    }
+
+    pub(super) fn has_one_reader(&self) -> bool {
+        self.in_segment.one_reader
     }
 
     pub(super) fn combiner(&self) -> Option<(&dyn Reduction, &Fit)> {
@@ -421,16 +433,16 @@ pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Opt
 
 /// Runs a program of a segment as far as flags are raised in time: the instances that were
 /// taken, and the error of the last of them. `wait` says whether to look once more for a
-/// peer's.
+/// peer's, after so many looks.
 #[inline]
 pub fn run_in_segment<S: Segment>(
     segment: &mut S,
     step: impl Fn(&S, usize) -> Option<Action>,
     (call, steps): (u32, usize),
     desk: &mut Desk<'_>,
-    mut wait: impl FnMut(&mut S, u32) -> bool,
+    mut wait: impl FnMut(&mut S, u32, u32) -> bool,
 ) -> (usize, Option<(Error, u32)>) {
-    let mut taken = 0;
+    let (mut taken, mut tries) = (0, 0);
     for number in 0..desk.cut_into() as u16 {
         let at = At {
             call,
@@ -442,9 +454,13 @@ pub fn run_in_segment<S: Segment>(
                 break;
             };
             match in_segment::execute(action, at, segment, desk) {
-                in_segment::Taken::Done => (taken, within) = (taken + 1, within + 1),
+                in_segment::Taken::Done => {
+                    (taken, within) = (taken + 1, within + 1);
+                    tries = 0;
+                }
                 in_segment::Taken::Waits(peer) => {
-                    if !wait(segment, peer) {
+                    tries += 1;
+                    if !wait(segment, peer, tries) {
                         return (taken, None);
                     }
                 }

@@ -201,6 +201,7 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         inline,
         in_segment: true,
         changes_hands: part.scratch.iter().any(|s| s.changes_hands),
+        one_reader: part.scratch.iter().any(|s| s.one_reader),
         publishes,
         ..Program::default()
     }

@@ -86,6 +86,8 @@ pub struct Program {
     pub in_segment: bool,
     /// All ranks write slots and read those of all others, in turns.
     pub changes_hands: bool,
+    /// One rank reads each piece of a slot.
+    pub one_reader: bool,
     /// Peers read this rank's buffers.
     pub publishes: bool,
 }

@@ -499,6 +499,10 @@ impl in_segment::Places for Run {
         self.memory.segments()
     }
 
+    fn one_reader(&self) -> bool {
+        self.program.one_reader
+    }
+
     fn bytes(&self) -> u64 {
         self.memory.contributed()
     }
@@ -591,6 +595,11 @@ pub fn combine(
     };
     if bytes == 0 {
         return Ok(());
+    }
+    if let Some((operator, element)) = operator.predefined(fit) {
+        // SAFETY: invariants 2, 3 and 4: as many bytes each, written by steps before, of
+        // pieces that are apart, or one.
+        return Ok(unsafe { operator.combine_raw(element, left, right, to, bytes) }?);
     }
     if to != right {
         // What was copied is still in the nearest cache when it is combined.
