@@ -33,7 +33,7 @@ pub(super) struct SegmentTimes {
 
 impl SegmentTimes {
     /// None: the ranks share no segment.
-    pub fn of(pair: &Communicator) -> Result<Option<SegmentTimes>> {
+    pub(super) fn of(pair: &Communicator) -> Result<Option<SegmentTimes>> {
         if !pair.lane().lock().has_segment() {
             return Ok(None);
         }

@@ -16,7 +16,7 @@ fn by_all(comm: &Communicator, operation: Operation, mut check: impl FnMut(&str)
             continue;
         }
         for segments in [1, 5, 40] {
-            if algorithm.in_segment() && segments > 1 {
+            if algorithm.in_segment() && algorithm != Algorithm::OnePhase && segments > 1 {
                 continue;
             }
             comm.use_algorithm(Some((algorithm.clone(), segments)));

@@ -495,6 +495,9 @@ fn a_death_ends_the_collective_of_all_that_depend_on_it() {
         Algorithm::Binomial,
         Algorithm::Chain,
         Algorithm::RecursiveDoubling,
+        Algorithm::OnePhase,
+        Algorithm::Direct,
+        Algorithm::DirectSlices,
     ] {
         both_ways(4, |comm| {
             comm.use_algorithm(Some((algorithm.clone(), 1)));

@@ -13,6 +13,8 @@
 
 use super::failures::ended;
 use super::lane::Lane;
+#[cfg(debug_assertions)]
+use super::steps::{self, Phase};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::executor::NOBODY;
 use crate::exec::in_segment::{At, FAILED, Part, Segment, Waited};
@@ -305,10 +307,14 @@ impl Segment for Lane {
             call: at.call,
             progress: at.segment * PHASES + phase,
         };
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Posts, steps::FLAG);
         if let Ok(Some(collective)) = self.port.links.collective() {
             collective.raise(set_of(at), raised, said);
             self.port.links.wake_members();
         }
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Posted, steps::FLAG);
     }
 
     #[cold]
@@ -388,6 +394,8 @@ impl Segment for Lane {
             );
             return Waited::Failed(Error::new(ErrorKind::Argument, told), NOBODY);
         }
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Handled, steps::FLAG);
         Waited::Done(said.bytes)
     }
 

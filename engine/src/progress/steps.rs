@@ -6,7 +6,8 @@
 //! OSIER_DEBUG=steps=PREFIX                 each step is a line of PREFIX.PID
 //! ```
 //!
-//! Phases are `posts`, `posted`, `handles` and `handled`; kinds those of [`wire`].
+//! Phases are `posts`, `posted`, `handles` and `handled`; kinds those of [`wire`], and FLAG:
+//! posted when one is raised in a segment, handled when a peer's is seen.
 //!
 //! # Invariants
 //! 1. A system call on numbers touches no memory of the process.
@@ -49,6 +50,17 @@ pub struct End {
     rank: Option<usize>,
 }
 
+/// In place of a kind of message: a flag in a segment.
+pub(crate) const FLAG: u8 = u8::MAX - 1;
+
+/// Name of a kind.
+fn name(kind: u8) -> &'static str {
+    match kind {
+        FLAG => "FLAG",
+        kind => wire::name(kind),
+    }
+}
+
 /// Parses `PHASE:KIND:N[@RANK]`.
 pub fn parse(text: &str) -> Result<End> {
     let end = || {
@@ -60,7 +72,7 @@ pub fn parse(text: &str) -> Result<End> {
         let (phase, kind) = step.split_once(':')?;
         let number = number.parse().ok().filter(|n| *n > 0)?;
         let known = Phase::ALL.iter().any(|p| p.name() == phase)
-            && (0..u8::MAX).any(|k| wire::name(k) == kind && kind != wire::name(u8::MAX));
+            && (0..u8::MAX).any(|k| name(k) == kind && kind != name(u8::MAX));
         known.then(|| End {
             step: step.to_owned(),
             number,
@@ -111,7 +123,7 @@ pub(crate) fn at(phase: Phase, kind: u8) {
     if steps.dies.is_none() && steps.file.is_none() {
         return;
     }
-    let step = format!("{}:{}", phase.name(), wire::name(kind));
+    let step = format!("{}:{}", phase.name(), name(kind));
     if let Some(mut file) = steps.file.as_ref() {
         // Who reads the file notices what is missing.
         let _ = writeln!(file, "{step}");

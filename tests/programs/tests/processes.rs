@@ -4,6 +4,7 @@
 mod asked;
 mod support;
 
+use osier_kernels::debug::Debug;
 use support::{alone, finish, job};
 
 const REPORT: &[&str] = &["--on-death", "report"];
@@ -222,6 +223,33 @@ fn a_rank_is_killed_within_collectives_of_all_kinds() {
             .through(&living)
             .code(137);
     }
+}
+
+/// Of plans in a segment: killed before and behind flags, wherever in a call they are.
+#[test]
+#[cfg_attr(
+    not(debug_assertions),
+    ignore = "ranks die at steps in builds with debug assertions"
+)]
+fn a_rank_is_killed_at_flags() {
+    let mut killed = 0;
+    for seed in 0..seeds() {
+        let ranks = 2 + seed as usize % 3;
+        let victim = (seed / 3) as usize % ranks;
+        let phase = ["posts", "posted", "handled"][seed as usize % 3];
+        // The first flags are those of the communicator, which is made before.
+        let number = 20 + seed * 7 % 61;
+        let dies = format!("{phase}:FLAG:{number}@{victim}");
+        let (text, own) = ((5000 + seed).to_string(), victim.to_string());
+        println!("seed {seed}: {dies}");
+        let what = ["collectives", &text, "120", &own, "120"];
+        let living: Vec<usize> = (0..ranks).filter(|r| *r != victim).collect();
+        let done = finish(job(ranks, REPORT, &what).debug("die-at", &dies));
+        done.through(&living);
+        killed += u64::from(done.code == Some(137));
+    }
+    // Of the calls that are drawn, not all have so many flags.
+    assert!(2 * killed >= seeds(), "{killed} were killed");
 }
 
 /// Nobody dies, and all checks leave the calls in peace.

@@ -1,11 +1,13 @@
 //! The executor without a lane: ranks as values, messages in queues, ends in any order.
 
 use super::*;
+use crate::exec::in_segment::{FAILED, Part};
 use crate::exec::lower::lower;
 use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::operator::{Data, Fit, Reduction};
 use crate::exec::run::Combiner;
 use osier_collectives::{Algorithm, Association, Call, Operation, Plan};
+use osier_transports::PeerMemory;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -62,8 +64,42 @@ struct Net {
     queues: BTreeMap<(u32, u32, u32), VecDeque<Sent>>,
     /// Receives without memory that are owed a message.
     sinks: BTreeMap<(u32, u32, u32), usize>,
-    /// Posts until one fails.
+    /// Posts until one fails, or steps in a segment.
     fails_in: Option<usize>,
+    /// By rank: its flags of both sets, what it says of its memory, segments that are over,
+    /// and its slots.
+    segment: Vec<InSegment>,
+    /// A rank that is dead.
+    dead: Option<u32>,
+}
+
+/// What a rank has in the segment.
+struct InSegment {
+    flags: [Option<(At, u16)>; 2],
+    bytes: u64,
+    published: [usize; 2],
+    over: u16,
+    left: bool,
+    slots: [Box<[u8]>; 2],
+}
+
+impl InSegment {
+    fn new() -> Self {
+        Self {
+            flags: [None; 2],
+            bytes: 0,
+            published: [0; 2],
+            over: 0,
+            left: false,
+            slots: [(); 2].map(|()| vec![0u8; SLOT].into()),
+        }
+    }
+}
+
+const SLOT: usize = 1 << 16;
+
+fn set_of(at: At) -> usize {
+    usize::from(at.segment % 2)
 }
 
 struct Pending {
@@ -153,6 +189,11 @@ impl Rank {
 
     /// Ends one operation that can end, any of them. False if none can.
     fn progress(&mut self) -> bool {
+        if self.executor.awaits_flags() {
+            advance_flags(self);
+            // It looks again, though nothing was there.
+            return true;
+        }
         let handles: Vec<u32> = self.pending.keys().copied().collect();
         let first = self.net.borrow_mut().random.below(handles.len());
         for at in 0..handles.len() {
@@ -201,6 +242,100 @@ impl Rank {
             return true;
         }
         false
+    }
+}
+
+/// Every look may find what is there, or may come too early.
+impl Segment for Rank {
+    fn rank(&self) -> u32 {
+        self.own
+    }
+
+    fn enter(&mut self, at: At, slot_bytes: usize) -> Waited<*mut u8> {
+        if self.fails() {
+            return Waited::Failed(Error::new(ErrorKind::System, "no memory"), NOBODY);
+        }
+        let mut net = self.net.borrow_mut();
+        let dead = net.dead;
+        let others = (0..net.segment.len() as u32).filter(|p| *p != self.own && Some(*p) != dead);
+        let past = |rank: u32| {
+            let of = &net.segment[rank as usize];
+            of.left || of.over + 1 >= at.segment
+        };
+        let late = others.clone().find(|peer| !past(*peer));
+        if let Some(peer) = late {
+            return Waited::For(peer);
+        }
+        if net.random.below(3) == 0 {
+            return Waited::For(self.own);
+        }
+        assert!(slot_bytes <= SLOT);
+        let own = &mut net.segment[self.own as usize];
+        Waited::Done(own.slots[set_of(at)].as_mut_ptr())
+    }
+
+    fn publish(&mut self, _at: At, input: &RawView, output: &RawView) -> Result<()> {
+        let place = |view: &RawView| view.as_contiguous().map_or(0, <*mut u8>::expose_provenance);
+        self.net.borrow_mut().segment[self.own as usize].published = [place(input), place(output)];
+        Ok(())
+    }
+
+    fn raise(&mut self, at: At, phase: u16, bytes: u64) {
+        let own = &mut self.net.borrow_mut().segment[self.own as usize];
+        own.bytes = bytes;
+        own.flags[set_of(at)] = Some((at, phase));
+    }
+
+    fn raise_failed(&mut self, at: At, _failed_rank: u32) {
+        let own = &mut self.net.borrow_mut().segment[self.own as usize];
+        own.flags = [Some((at, FAILED)); 2];
+    }
+
+    fn flag(&mut self, at: At, from: u32, phase: u16) -> Waited<u64> {
+        let mut net = self.net.borrow_mut();
+        let early = net.random.below(3) == 0;
+        let of = &net.segment[from as usize];
+        match of.flags[set_of(at)] {
+            Some((_, FAILED)) => {
+                let e = Error::new(ErrorKind::Cancelled, "the peer has failed");
+                return Waited::Failed(e, NOBODY);
+            }
+            Some((raised, p)) if (raised.segment, p) >= (at.segment, phase) && !early => {
+                return Waited::Done(of.bytes);
+            }
+            _ => {}
+        }
+        match net.dead == Some(from) && !early {
+            true => Waited::Failed(Error::new(ErrorKind::RankDead, "dead"), from),
+            false => Waited::For(from),
+        }
+    }
+
+    fn turns_anew(&mut self) {}
+
+    fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory> {
+        if self.fails() {
+            return Err(Error::new(ErrorKind::System, "a read that fails"));
+        }
+        let net = self.net.borrow();
+        let of = &net.segment[from as usize];
+        let start = match part {
+            Part::Slot(_) => of.slots[set_of(at)].as_ptr(),
+            Part::Input => std::ptr::with_exposed_provenance(of.published[0]),
+            Part::Output => std::ptr::with_exposed_provenance(of.published[1]),
+        };
+        assert!(
+            !of.left || matches!(part, Part::Slot(_)),
+            "memory was given back"
+        );
+        // SAFETY: the test keeps buffers and slots until all runs are complete.
+        Ok(unsafe { PeerMemory::mapped(start, end) })
+    }
+
+    fn leave(&mut self, at: At, last: bool) {
+        let own = &mut self.net.borrow_mut().segment[self.own as usize];
+        own.over = at.segment + 1;
+        own.left |= last;
     }
 }
 
@@ -344,6 +479,21 @@ fn play(
     seed: u64,
     fails_in: Option<usize>,
 ) -> Option<(Vec<Result<Vec<u8>>>, usize)> {
+    play_with_death(
+        (algorithm, size, segments),
+        elements,
+        seed,
+        (fails_in, None),
+    )
+}
+
+/// The same, where a rank makes no more moves after so many of all.
+fn play_with_death(
+    (algorithm, size, segments): (Algorithm, u32, u32),
+    elements: usize,
+    seed: u64,
+    (fails_in, dies): (Option<usize>, Option<(u32, usize)>),
+) -> Option<(Vec<Result<Vec<u8>>>, usize)> {
     let call = Call::new(Operation::Allreduce, size);
     let plan = Plan::new(call, algorithm, segments).ok()?;
     let net = Rc::new(RefCell::new(Net {
@@ -351,6 +501,8 @@ fn play(
         queues: BTreeMap::new(),
         sinks: BTreeMap::new(),
         fails_in,
+        segment: (0..size).map(|_| InSegment::new()).collect(),
+        dead: None,
     }));
     let bytes = elements * UNIT;
     let number_of = |rank: u32, at: usize| u64::from(rank + 1) * 1000 + at as u64;
@@ -396,15 +548,22 @@ fn play(
         ranks.push((driver, id));
     }
     let mut order = Random(seed ^ 0x9e37_79b9);
-    loop {
+    for moves in 0.. {
+        assert!(moves < 1_000_000, "it never ends");
+        if let Some((rank, _)) = dies.filter(|(_, at)| *at == moves) {
+            net.borrow_mut().dead = Some(rank);
+            ranks.retain(|(driver, _)| driver.own != rank);
+        }
         let first = order.below(ranks.len());
-        let mut at = (0..ranks.len()).map(|at| (first + at) % size as usize);
+        let living = ranks.len();
+        let mut at = (0..living).map(|at| (first + at) % living);
         if !at.any(|at| ranks[at].0.progress()) {
             break;
         }
     }
     let mut results = Vec::new();
-    for (at, (driver, id)) in ranks.iter_mut().enumerate() {
+    for (driver, id) in &mut ranks {
+        let at = driver.own as usize;
         let end = take(driver, *id).expect("the run is over");
         assert!(driver.pending.is_empty() && driver.executor.is_empty());
         results.push(end.result.map(|()| outputs[at].clone()));
@@ -415,7 +574,7 @@ fn play(
 }
 
 fn cases() -> impl Iterator<Item = (Algorithm, u32, u32)> {
-    let all = Algorithm::FLAT.into_iter();
+    let all = Algorithm::FLAT.into_iter().chain(Algorithm::IN_SEGMENT);
     all.flat_map(|algorithm| {
         let sizes = (1..8).map(move |size| (algorithm.clone(), size));
         sizes.flat_map(|(algorithm, size)| [1, 3, 20].map(|cut| (algorithm.clone(), size, cut)))
@@ -460,4 +619,36 @@ fn a_failed_post_ends_every_run_and_leaves_no_message() {
         }
     }
     assert!(failed > 100);
+}
+
+/// Whichever rank dies, and whenever: the others end, with their sums or an error.
+#[test]
+fn a_death_in_a_segment_ends_every_run() {
+    let (mut failed, mut fine) = (0, 0);
+    for (algorithm, size, segments) in cases().filter(|(a, ..)| a.in_segment()) {
+        for at in 0..60usize {
+            let (rank, seed) = (at as u32 % size, at as u64 * 7);
+            let case = (algorithm.clone(), size, segments);
+            let dies = (None, Some((rank, at)));
+            let Some((results, _)) = play_with_death(case, 40, seed, dies) else {
+                continue;
+            };
+            for result in results {
+                match result {
+                    Err(e) => {
+                        let known = [ErrorKind::RankDead, ErrorKind::Cancelled];
+                        assert!(known.contains(&e.kind()), "{e}");
+                        failed += 1;
+                    }
+                    Ok(sums) => {
+                        let size = u64::from(size);
+                        let sum = number(&sums[..UNIT]);
+                        assert_eq!(sum, 1000 * size * (size + 1) / 2);
+                        fine += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(failed > 100 && fine > 100, "{failed} failed, {fine} fine");
 }
