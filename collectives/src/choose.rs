@@ -133,8 +133,11 @@ pub fn candidates(
 ) -> (Vec<Algorithm>, Vec<(String, String)>) {
     let mut all = Algorithm::FLAT.to_vec();
     all.push(Algorithm::Between);
-    if machine.segment.is_some() {
-        all.extend(Algorithm::IN_SEGMENT);
+    if let Some(segment) = &machine.segment {
+        all.push(Algorithm::OnePhase);
+        if segment.attach.is_some() {
+            all.extend([Algorithm::Direct, Algorithm::DirectSlices]);
+        }
     }
     let depth = machine.places[0].len();
     let reach = |level: usize| machine.links[level].of(bytes as f64).reach(bytes as f64);

@@ -94,8 +94,6 @@ pub struct SegmentCosts {
     pub write: Vec<WorkCost>,
     /// Copies out of a peer's slot.
     pub read: Vec<WorkCost>,
-    /// Reads of a peer's plain memory.
-    pub attach: Vec<WorkCost>,
 }
 
 impl SegmentCosts {
@@ -113,16 +111,14 @@ impl SegmentCosts {
             flag_ns: links.latency_ns / 2.0,
             write: line(10.0, 2.0 * links.copy_ns_per_byte),
             read: line(10.0, links.copy_ns_per_byte),
-            attach: line(links.attach_call_ns, links.attach_ns_per_byte),
         }
     }
 
     /// Its curves, by name.
-    fn works(&self) -> [(&'static str, &[WorkCost]); 3] {
+    fn works(&self) -> [(&'static str, &[WorkCost]); 2] {
         [
             ("calls.segment.write", &self.write),
             ("calls.segment.read", &self.read),
-            ("calls.segment.attach", &self.attach),
         ]
     }
 
@@ -132,7 +128,8 @@ impl SegmentCosts {
             flag_ns: self.flag_ns,
             write: line(&self.write),
             read: line(&self.read),
-            attach: line(&self.attach),
+            // Slots are quicker, and need no permission.
+            attach: None,
             slot_bytes: SLOT_BYTES as u64,
         }
     }
@@ -312,8 +309,7 @@ impl CallCosts {
         }
         if let Some(segment) = &mut table.segment {
             segment.flag_ns = segment.flag_ns * times + switches;
-            let works = segment.write.iter_mut().chain(&mut segment.read);
-            for work in works.chain(&mut segment.attach) {
+            for work in segment.write.iter_mut().chain(&mut segment.read) {
                 work.ns *= times;
             }
         }

@@ -238,6 +238,8 @@ pub struct PeerMemory {
     process: Option<u32>,
     base: usize,
     bytes: usize,
+    /// It is mapped to be written, too.
+    writable: bool,
 }
 
 // Addresses of memory that is not this process's alone, read by copies.
@@ -251,6 +253,19 @@ impl PeerMemory {
             process: None,
             base: at.expose_provenance(),
             bytes,
+            writable: false,
+        }
+    }
+
+    /// The same of memory that may be written.
+    ///
+    /// # Safety
+    /// As [`PeerMemory::mapped`].
+    pub unsafe fn writable(at: *mut u8, bytes: usize) -> Self {
+        Self {
+            writable: true,
+            // SAFETY: the caller's contract.
+            ..unsafe { Self::mapped(at, bytes) }
         }
     }
 
@@ -260,21 +275,22 @@ impl PeerMemory {
             process: Some(process),
             base: base as usize,
             bytes,
+            writable: false,
         }
     }
 
     /// Takes the lines of bytes that were read, by writing to each what is there: then the rank
-    /// that writes them next finds them in one cache, not in two.
+    /// that writes them next finds them in one cache, not in two. Nothing, where the memory is
+    /// not to be written.
     ///
     /// # Safety
-    /// The memory is mapped to be written, and nobody else writes these bytes until this rank
-    /// has told that it has read them.
+    /// Nobody else writes these bytes until this rank has told that it has read them.
     #[inline]
     pub unsafe fn take_lines(&self, offset: usize, bytes: usize) {
         let inside = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= self.bytes);
-        if self.process.is_some() || !inside {
+        if !self.writable || !inside {
             return;
         }
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.base + offset);

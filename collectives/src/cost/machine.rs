@@ -117,8 +117,8 @@ pub struct Segment {
     pub write: Piecewise,
     /// Copying out of a peer's slot.
     pub read: Piecewise,
-    /// Reading plain memory of a peer.
-    pub attach: Piecewise,
+    /// Reading plain memory of a peer through the kernel, where plans may.
+    pub attach: Option<Piecewise>,
     /// Slots of one rank and call have at most so many bytes.
     pub slot_bytes: u64,
 }

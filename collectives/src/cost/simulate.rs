@@ -450,7 +450,7 @@ fn from_peer(machine: &Machine, buffer: Buffer, bytes: f64, whole: f64) -> f64 {
     let costs = machine.segment.as_ref();
     costs.map_or(0.0, |costs| match buffer {
         Buffer::Scratch(_) => costs.read.of_part(bytes, whole),
-        _ => costs.attach.of_part(bytes, whole),
+        _ => (costs.attach.as_ref()).map_or(f64::INFINITY, |a| a.of_part(bytes, whole)),
     })
 }
 

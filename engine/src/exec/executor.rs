@@ -495,7 +495,8 @@ fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
         Some(e) => {
             if run.program.in_segment {
                 let (call, segment) = (run.number, 0);
-                driver.leave(At { call, segment }, true);
+                // It has lent nothing.
+                let _ = driver.leave(At { call, segment }, true);
             }
             run.error = Some(e);
             run.phase = Phase::Ended;

@@ -31,6 +31,7 @@ use crate::view::RawView;
 use osier_collectives::{Buffer, Operand, Region};
 use osier_datatype::{Element, Operator};
 use osier_transports::PeerMemory;
+use osier_transports::shm::BESIDE_FLAG_BYTES;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -43,6 +44,8 @@ pub const MOST_SEGMENTS: u32 = 4096;
 const NEAR_BYTES: usize = 8 << 10;
 /// Lines of shorter pieces are not taken: see [`PeerMemory::take_lines`].
 const LEAST_TAKEN: usize = 256;
+/// Shorter memory is copied to the slot: who lends waits for its readers.
+const LEAST_LENT: usize = 16 << 10;
 /// Bytes of another process's operand that the kernel copies at a time.
 const ATTACH_BYTES: usize = 64 << 10;
 
@@ -86,6 +89,10 @@ pub trait Segment {
     /// Peers cannot read them.
     fn publish(&mut self, at: At, input: &RawView, output: &RawView) -> Result<()>;
 
+    /// Has peers read memory where it lies, in place of this rank's slot, until the call ends;
+    /// false: some cannot. Without memory: they read the slot.
+    fn lend(&mut self, at: At, memory: Option<(*const u8, usize)>) -> bool;
+
     /// Raises this rank's flag; `bytes` are those of its contribution.
     fn raise(&mut self, at: At, phase: u16, bytes: u64);
 
@@ -104,8 +111,13 @@ pub trait Segment {
     /// There is none there.
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory>;
 
-    /// Ends a segment of a call, or its last.
-    fn leave(&mut self, at: At, last: bool);
+    /// Ends a segment of a call, or its last: this rank reads nothing of it any more. A call
+    /// that has lent memory ends when its peers do not, either.
+    fn leave(&mut self, at: At, last: bool) -> Waited<()>;
+
+    /// The failed rank of the job that an error in reading a peer's memory is for, and the
+    /// error as this rank has it.
+    fn lost_while_reading(&mut self, from: u32, e: Error) -> (Error, u32);
 }
 
 /// Where the regions of a plan in a segment lie.
@@ -121,6 +133,9 @@ pub trait Places {
 
     /// Whether one rank reads each piece of a slot.
     fn one_reader(&self) -> bool;
+
+    /// Whether peers may read what goes to the slot where it lies.
+    fn lends(&self) -> bool;
 
     /// Bytes of what each rank contributes, as all know.
     fn bytes(&self) -> u64;
@@ -236,34 +251,46 @@ pub fn execute<S: Segment, P: Places>(
             Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
         },
         Action::Copy { from, to } => {
+            let slot = is_slot(to) && places.slot_bytes() > BESIDE_FLAG_BYTES;
+            let lends = slot && places.lends();
             let (from, to) = (places.own(from, at.segment), places.own(to, at.segment));
+            let long = Some(from.bytes()).filter(|bytes| lends && *bytes >= LEAST_LENT);
+            let memory = long.and_then(|bytes| Some((from.as_contiguous()?.cast_const(), bytes)));
+            if slot && (segment.lend(at, memory) && memory.is_some()) {
+                return Taken::Done;
+            }
             Taken::of(copy(&from, &to))
         }
         Action::Read { from, data, into } => {
-            let from = source(segment, places, at, Operand::of_peer(from, data));
-            Taken::of(from.and_then(|from| {
+            let source = source(segment, places, at, Operand::of_peer(from, data));
+            let done = source.and_then(|source| {
                 let into = places.own(into, at.segment);
-                read(&from, &into)?;
-                from.take_lines(places.one_reader() && is_slot(data), into.bytes());
+                read(&source, &into)?;
+                source.take_lines(places.one_reader() && is_slot(data), into.bytes());
                 Ok(())
-            }))
+            });
+            of_peer(segment, from, done)
         }
         Action::Fold { left, right, into } => {
-            let operands = (left, right);
-            let all = self::operands(segment, places, at, (left, right, into));
-            Taken::of(all.and_then(|(left, right, into)| {
+            let all = operands(segment, places, at, (left, right, into));
+            let done = all.and_then(|(one, other, into)| {
                 let (operator, fit) = places.operator().ok_or_else(no_operator)?;
-                fold(operator, fit, &left, &right, &into)?;
+                fold(operator, fit, &one, &other, &into)?;
                 let one_reader = places.one_reader();
-                for (source, operand) in [(&left, operands.0), (&right, operands.1)] {
+                for (source, operand) in [(&one, left), (&other, right)] {
                     source.take_lines(one_reader && is_slot(operand.data), into.bytes());
                 }
                 Ok(())
-            }))
+            });
+            of_peer(segment, left.of.or(right.of).unwrap_or(0), done)
         }
         Action::Leave => {
-            segment.leave(at, u32::from(at.segment) + 1 >= places.segments());
-            Taken::Done
+            let last = u32::from(at.segment) + 1 >= places.segments();
+            match segment.leave(at, last) {
+                Waited::Done(()) => Taken::Done,
+                Waited::For(peer) => Taken::Waits(peer),
+                Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
+            }
         }
         Action::Send { .. }
         | Action::Receive { .. }
@@ -272,6 +299,17 @@ pub fn execute<S: Segment, P: Places>(
             ErrorKind::Unavailable,
             "a step of another kind in a plan of a segment",
         ))),
+    }
+}
+
+/// What comes of reading a peer's memory.
+fn of_peer<S: Segment>(segment: &mut S, peer: u32, done: Result<()>) -> Taken {
+    match done {
+        Ok(()) => Taken::Done,
+        Err(e) => {
+            let (e, failed_rank) = segment.lost_while_reading(peer, e);
+            Taken::Failed(e, failed_rank)
+        }
     }
 }
 
@@ -389,8 +427,8 @@ impl Source {
             && takes
             && bytes >= LEAST_TAKEN
         {
-            // SAFETY: a slot is mapped to be written, and nobody writes it before this rank is
-            // done with the call (invariant 3 of the segment).
+            // SAFETY: nobody writes a slot before this rank is done with the call (invariant 3 of
+            // the segment).
             unsafe { memory.take_lines(*offset, bytes) };
         }
     }
@@ -508,6 +546,11 @@ impl Places for Desk<'_> {
     #[inline]
     fn one_reader(&self) -> bool {
         self.has_one_reader()
+    }
+
+    #[inline]
+    fn lends(&self) -> bool {
+        self.may_lend()
     }
 
     #[inline]

@@ -61,6 +61,8 @@ pub struct InSegment {
     pub changes_hands: bool,
     /// One rank reads each piece of a slot.
     pub one_reader: bool,
+    /// Peers may read what goes to the slot where it lies.
+    lends: bool,
 }
 
 impl InSegment {
@@ -176,7 +178,7 @@ impl InlineSchedule {
 
     /// The same of a plan whose steps are those of a segment, in so many of its own.
     #[must_use]
-    pub fn of_segment(mut self, scratch: &[Scratch], segments: u32) -> Self {
+    pub fn of_segment(mut self, scratch: &[Scratch], segments: u32, lends: bool) -> Self {
         let slot = scratch.iter().position(|s| s.slot);
         self.in_segment = Some(InSegment {
             slot: slot.map(|k| (k as u16, scratch[k].pieces as usize)),
@@ -184,6 +186,7 @@ impl InlineSchedule {
             unit: 1,
             changes_hands: slot.is_some_and(|k| scratch[k].changes_hands),
             one_reader: slot.is_some_and(|k| scratch[k].one_reader),
+            lends,
         });
         self
     }
@@ -313,6 +316,10 @@ impl Desk<'_> {
 
     pub(super) fn cut_into(&self) -> u32 {
         self.in_segment.segments
+    }
+
+    pub(super) fn may_lend(&self) -> bool {
+        self.in_segment.lends
     }
 
     pub(super) fn has_one_reader(&self) -> bool {

@@ -189,10 +189,31 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         .map(|step| step.checked_sub(1).into_iter().collect())
         .collect();
     let segments = part.segments.max(1);
+    let to_slot = |s: &&Step| match s {
+        Step::Copy {
+            to:
+                Region {
+                    buffer: Buffer::Scratch(k),
+                    ..
+                },
+            ..
+        } => part.scratch[usize::from(*k)].slot,
+        _ => false,
+    };
+    let mut copies = part.steps().iter().filter(to_slot);
+    let lends = match (copies.next(), copies.next()) {
+        (Some(Step::Copy { from, to }), None) => {
+            // Of a broadcast the root writes nothing.
+            let kept = from.buffer == Buffer::Send && !call.shares_memory()
+                || call.operation == Operation::Bcast;
+            kept && to.first == 0
+        }
+        _ => false,
+    };
     let row = part.row_of_segment(call);
     let inline = (row.filter(|_| !publishes && (is_slot || reads_nobody(part))))
         .and_then(|pieces| InlineSchedule::new(&actions, &order, &part.scratch, pieces))
-        .map(|inline| inline.of_segment(&part.scratch, segments));
+        .map(|inline| inline.of_segment(&part.scratch, segments, lends));
     Program {
         graph: Graph::new(segments, (0..actions.len() as u32).map(before)),
         actions,
@@ -200,6 +221,7 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         cut,
         inline,
         in_segment: true,
+        lends,
         changes_hands: part.scratch.iter().any(|s| s.changes_hands),
         one_reader: part.scratch.iter().any(|s| s.one_reader),
         publishes,

@@ -88,6 +88,9 @@ pub struct Program {
     pub changes_hands: bool,
     /// One rank reads each piece of a slot.
     pub one_reader: bool,
+    /// Peers may read what goes to the slot where it lies: it is one run of bytes, and nothing
+    /// of the call is written there.
+    pub lends: bool,
     /// Peers read this rank's buffers.
     pub publishes: bool,
 }

@@ -503,6 +503,10 @@ impl in_segment::Places for Run {
         self.program.one_reader
     }
 
+    fn lends(&self) -> bool {
+        self.program.lends
+    }
+
     fn bytes(&self) -> u64 {
         self.memory.contributed()
     }

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::executor::NOBODY;
 use crate::exec::in_segment::{At, FAILED, Part, Segment, Waited};
 use crate::view::RawView;
-use osier_transports::shm::{Done, Raised, Said};
+use osier_transports::shm::{BESIDE_FLAG_BYTES, Done, Raised, Said};
 use osier_transports::{Death, PeerMemory, TransportError, TransportErrorKind};
 
 /// Calls of a lane in its segment.
@@ -33,6 +33,8 @@ pub struct SegmentCalls {
     turns: [u16; 2],
     /// How far each peer is known to be.
     peers: Vec<Known>,
+    /// Calls that end when no peer reads what they have lent, with their last segment.
+    lent: Vec<(u32, u16)>,
     /// A call has ended before the segment was there: peers are told when one enters.
     untold: bool,
 }
@@ -49,6 +51,8 @@ struct Begun {
     changes_hands: bool,
     /// Segments that are over.
     over: u16,
+    /// Peers read memory of the program's in its place.
+    lent: bool,
 }
 
 /// How far a peer is known to be.
@@ -131,6 +135,7 @@ impl Lane {
             turns: calls.turns,
             changes_hands,
             over: 0,
+            lent: false,
         };
         for at in 0..segments.min(2) as u16 {
             let set = set_of(At { call, segment: at });
@@ -178,7 +183,7 @@ impl Lane {
     /// The first peer that is not done with what used the set before.
     #[inline]
     fn not_done(&mut self, at: At) -> Result<Option<u32>> {
-        let calls = &mut self.port.in_segment;
+        let calls = &self.port.in_segment;
         let Some(begun) = calls.find(at.call) else {
             return Ok(None);
         };
@@ -186,11 +191,17 @@ impl Lane {
             Some(segment) => Some((at.call, segment)),
             None => begun.before[set_of(at)].map(|call| (call, u16::MAX)),
         };
-        let Some((call, segment)) = before else {
-            return Ok(None);
-        };
+        match before {
+            Some((call, segment)) => self.not_past(call, segment),
+            None => Ok(None),
+        }
+    }
+
+    /// The first peer for which this segment of a call is not over.
+    #[inline]
+    fn not_past(&mut self, call: u32, segment: u16) -> Result<Option<u32>> {
         let peers = self.port.peers.len();
-        calls.peers.resize(peers, Known::default());
+        self.port.in_segment.peers.resize(peers, Known::default());
         for peer in 0..peers as u32 {
             let known = self.port.in_segment.peers[peer as usize];
             if peer == self.port.own || known.is_past(call, segment) {
@@ -292,6 +303,21 @@ impl Segment for Lane {
             collective.publish(set_of(at), places);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn lend(&mut self, at: At, memory: Option<(*const u8, usize)>) -> bool {
+        let place = memory.and_then(|(start, bytes)| self.port.links.lends(start, bytes));
+        if place.is_some() {
+            let begun = self.port.in_segment.begun.iter_mut();
+            begun
+                .filter(|begun| begun.call == at.call)
+                .for_each(|begun| begun.lent = true);
+        }
+        if let Ok(Some(collective)) = self.port.links.collective() {
+            collective.lend(set_of(at), place.unwrap_or(0));
+        }
+        place.is_some()
     }
 
     #[inline]
@@ -411,7 +437,16 @@ impl Segment for Lane {
             return Err(Error::new(ErrorKind::Closed, "the segment is not there"));
         };
         let memory = match part {
-            Part::Slot(bytes) => collective.slot_of(from, set_of(at), bytes, turn),
+            Part::Slot(bytes) => {
+                let place = match bytes > BESIDE_FLAG_BYTES {
+                    true => collective.lent(from, set_of(at)),
+                    false => 0,
+                };
+                match place {
+                    0 => collective.slot_of(from, set_of(at), bytes, turn),
+                    place => self.port.links.peer_memory(from, place, end),
+                }
+            }
             Part::Input | Part::Output => {
                 let [input, output] = collective.published(from, set_of(at));
                 let place = if part == Part::Input { input } else { output };
@@ -422,17 +457,57 @@ impl Segment for Lane {
     }
 
     #[inline]
-    fn leave(&mut self, at: At, last: bool) {
+    fn leave(&mut self, at: At, last: bool) -> Waited<()> {
         let calls = &mut self.port.in_segment;
-        match last {
-            true => calls.begun.retain(|begun| begun.call != at.call),
-            false => {
-                let all = calls.begun.iter_mut();
-                all.filter(|b| b.call == at.call)
-                    .for_each(|b| b.over = at.segment + 1);
+        let listed = calls.begun.iter().position(|b| b.call == at.call);
+        if let Some(listed) = listed {
+            calls.begun[listed].over = at.segment + 1;
+            if last {
+                let ended = calls.begun.remove(listed);
+                if ended.lent {
+                    calls.lent.push((at.call, at.segment));
+                }
             }
+            let over = calls.over(at.call);
+            self.say_done(over);
         }
-        let over = calls.over(at.call);
-        self.say_done(over);
+        if last && !self.port.in_segment.lent.is_empty() {
+            return self.waits_for_readers(at);
+        }
+        Waited::Done(())
+    }
+
+    #[cold]
+    fn lost_while_reading(&mut self, from: u32, e: Error) -> (Error, u32) {
+        if let Some(lost) = self.lost_in_segment(from) {
+            return lost;
+        }
+        let member = self.port.members.get(from as usize);
+        match e.kind() {
+            // The transport counts the ranks of the job, not ours.
+            ErrorKind::RankDead => {
+                let told = format!("collective: rank {from} is dead");
+                let e = Error::new(ErrorKind::RankDead, told);
+                (e, member.copied().unwrap_or(NOBODY))
+            }
+            _ => (e, NOBODY),
+        }
+    }
+}
+
+impl Lane {
+    /// A call that has lent memory ends when no peer reads it.
+    fn waits_for_readers(&mut self, at: At) -> Waited<()> {
+        let lent = self.port.in_segment.lent.iter();
+        let Some((at, (call, segment))) = (lent.copied().enumerate()).find(|(_, l)| l.0 == at.call)
+        else {
+            return Waited::Done(());
+        };
+        match self.not_past(call, segment) {
+            Ok(Some(peer)) => return Waited::For(peer),
+            Ok(None) | Err(_) => {}
+        }
+        self.port.in_segment.lent.swap_remove(at);
+        Waited::Done(())
     }
 }

@@ -260,6 +260,15 @@ impl Links {
         }
     }
 
+    /// The same for members that all read it by address.
+    #[inline]
+    pub fn lends(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
+        match &self.remote {
+            Remote::Shm(e) => e.lends(ptr, bytes),
+            Remote::Sim(_) | Remote::None => None,
+        }
+    }
+
     /// Memory of a peer that it has named so.
     ///
     /// # Errors

@@ -402,6 +402,18 @@ impl Collective {
         }
     }
 
+    /// Says that a peer finds what it reads in this slot elsewhere, by this word; 0: there.
+    #[inline]
+    pub fn lend(&self, set: usize, place: u64) {
+        self.line(self.own, set).data[0].store(place, Ordering::Relaxed);
+    }
+
+    /// Where a peer that has lent it instead of its slot has what is read.
+    #[inline]
+    pub fn lent(&self, peer: u32, set: usize) -> u64 {
+        self.line(peer, set).data[0].load(Ordering::Relaxed)
+    }
+
     /// Where those of a peer lie whose flag was seen.
     #[inline]
     pub fn published(&self, peer: u32, set: usize) -> [u64; 2] {
@@ -530,7 +542,7 @@ impl Collective {
             slots.wrapping_add((set & 1) * SLOT_BYTES)
         };
         // SAFETY: invariant 1: inside a page, or both slots, which `find_slots` has checked.
-        Ok(unsafe { PeerMemory::mapped(at, bytes.min(SLOT_BYTES)) })
+        Ok(unsafe { PeerMemory::writable(at, bytes.min(SLOT_BYTES)) })
     }
 
     /// Both slots of a rank; none: it has made none yet.

@@ -643,6 +643,19 @@ impl ShmEndpoint {
         Some((kind as u64) << 56 | base)
     }
 
+    /// The same for members that read it by address, all of them; none where one does not.
+    #[inline]
+    pub fn lends(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
+        if let Some(base) = self.rank.heap_offset(ptr, bytes) {
+            return Some((RegionKind::Heap as u64) << 56 | base);
+        }
+        let peers = 0..self.members.len() as Peer;
+        let own = self.rank.rank() as u32;
+        let mut others = peers.filter(|peer| self.members[*peer as usize] != own);
+        let place = (RegionKind::Process as u64) << 56 | ptr.expose_provenance() as u64;
+        others.all(|peer| self.here(peer)).then_some(place)
+    }
+
     /// Memory of a peer that it has named by [`ShmEndpoint::place_of`].
     ///
     /// # Errors

@@ -332,10 +332,19 @@ impl Segment for Rank {
         Ok(unsafe { PeerMemory::mapped(start, end) })
     }
 
-    fn leave(&mut self, at: At, last: bool) {
+    fn lend(&mut self, _at: At, _memory: Option<(*const u8, usize)>) -> bool {
+        false
+    }
+
+    fn leave(&mut self, at: At, last: bool) -> Waited<()> {
         let own = &mut self.net.borrow_mut().segment[self.own as usize];
         own.over = at.segment + 1;
         own.left |= last;
+        Waited::Done(())
+    }
+
+    fn lost_while_reading(&mut self, _from: u32, e: Error) -> (Error, u32) {
+        (e, NOBODY)
     }
 }
 
