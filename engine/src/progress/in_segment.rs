@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //! 1. Calls are listed in the order in which the program makes them, on all ranks, from then
-//!    until they end. Segment s of a call uses set (call + s) mod 2; it enters when all peers
-//!    are done with what used the set before: so nobody reads flag and slot when they are
-//!    written again.
+//!    until they end. Segment s of a call uses set (call + s) mod 2; it enters when all ranks,
+//!    this one too, are done with what used the set before: so nobody reads flag and slot
+//!    when they are written again.
 //! 2. Below the lowest call that is listed, or behind the last, all are over, which peers are
 //!    told when one ends, and when a segment of the lowest does.
 //! 3. Turns are counted by calls in which all ranks write slots, and read those of all others,
@@ -192,6 +192,10 @@ impl Lane {
             None => begun.before[set_of(at)].map(|call| (call, u16::MAX)),
         };
         match before {
+            // This rank itself may still read slots, of which it would write one.
+            Some((call, _)) if call != at.call && calls.find(call).is_some() => {
+                Ok(Some(self.port.own))
+            }
             Some((call, segment)) => self.not_past(call, segment),
             None => Ok(None),
         }
