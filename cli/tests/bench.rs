@@ -618,7 +618,7 @@ fn collectives_stand_beside_their_predictions() {
         ("allreduce --topology 2x2 -n 3", "cannot be used with"),
         ("bcast --algorithm ring", "--each"),
         ("latency --each", "no collective"),
-        ("allreduce --memory heap", "plain and device"),
+        ("allreduce --memory pinned", "heap and device"),
     ] {
         let (code, _, told) = run(line);
         assert_eq!(code, Some(2), "{line}: {told}");

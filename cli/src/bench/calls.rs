@@ -6,7 +6,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use osier::{Communicator, Op};
+use osier::buffers::HeapBuffer;
+use osier::{Communicator, Datatype, Op};
 use osier_collectives::Operation;
 
 use super::device_calls::{Blocks, OnDevice};
@@ -80,35 +81,77 @@ pub struct Calls<'a> {
 
 /// Values that begin at a page, as those of the peers' programs do: on some machines copies
 /// take longer for some places within pages (docs/decisions/0123).
-#[derive(Default)]
-struct Paged<T> {
-    all: Vec<T>,
+struct Paged<T: Datatype> {
+    all: Store<T>,
     start: usize,
+    len: usize,
 }
 
-impl<T: Copy + Default> Paged<T> {
-    fn of(values: &[T]) -> Paged<T> {
-        const PAGE_BYTES: usize = 4096;
-        let room = PAGE_BYTES / size_of::<T>();
-        let mut all = vec![T::default(); values.len() + room];
-        let start = all.as_ptr().align_offset(PAGE_BYTES).min(room);
-        all.truncate(start + values.len());
-        all[start..].copy_from_slice(values);
-        Paged { all, start }
+enum Store<T: Datatype> {
+    Plain(Vec<T>),
+    Heap(HeapBuffer<T>),
+}
+
+impl<T: Datatype + Default> Default for Paged<T> {
+    fn default() -> Paged<T> {
+        Paged {
+            all: Store::Plain(Vec::new()),
+            start: 0,
+            len: 0,
+        }
     }
 }
 
-impl<T> Deref for Paged<T> {
+impl<T: Datatype + Copy + Default> Paged<T> {
+    const PAGE_BYTES: usize = 4096;
+
+    fn of(values: &[T]) -> Paged<T> {
+        let room = Self::PAGE_BYTES / size_of::<T>();
+        Paged::within(
+            Store::Plain(vec![T::default(); values.len() + room]),
+            values,
+        )
+    }
+
+    /// In Osier's shared heap.
+    fn on_heap(comm: &Communicator, values: &[T]) -> osier::Result<Paged<T>> {
+        let room = Self::PAGE_BYTES / size_of::<T>();
+        Ok(Paged::within(
+            Store::Heap(comm.alloc(values.len() + room)?),
+            values,
+        ))
+    }
+
+    fn within(all: Store<T>, values: &[T]) -> Paged<T> {
+        let room = Self::PAGE_BYTES / size_of::<T>();
+        let mut paged = Paged {
+            all,
+            start: 0,
+            len: values.len(),
+        };
+        paged.start = paged.as_ptr().align_offset(Self::PAGE_BYTES).min(room);
+        paged.copy_from_slice(values);
+        paged
+    }
+}
+
+impl<T: Datatype> Deref for Paged<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        &self.all[self.start..]
+        match &self.all {
+            Store::Plain(all) => &all[self.start..][..self.len],
+            Store::Heap(all) => &all[self.start..][..self.len],
+        }
     }
 }
 
-impl<T> DerefMut for Paged<T> {
+impl<T: Datatype> DerefMut for Paged<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.all[self.start..]
+        match &mut self.all {
+            Store::Plain(all) => &mut all[self.start..][..self.len],
+            Store::Heap(all) => &mut all[self.start..][..self.len],
+        }
     }
 }
 
@@ -290,6 +333,27 @@ impl<'a> Calls<'a> {
             calls.bytes_got.fill(mark(0));
         }
         calls
+    }
+
+    /// With buffers of the same contents in Osier's shared heap.
+    ///
+    /// # Errors
+    /// The heap has no room, or the calls have buffers of their own.
+    pub fn on_heap(mut self) -> Result<Calls<'a>> {
+        let many = matches!(self.bench, Bench::Alltoallw | Bench::NeighborAlltoallw);
+        if many || self.form == Form::Persistent {
+            return Err(Failure::usage(format!(
+                "{} has no buffers in the heap here: calls with a buffer for each, and \
+                 persistent ones, have none",
+                self.bench.name()
+            )));
+        }
+        let comm = self.comm;
+        self.bytes_sent = Paged::on_heap(comm, &self.bytes_sent)?;
+        self.bytes_got = Paged::on_heap(comm, &self.bytes_got)?;
+        self.sent = Paged::on_heap(comm, &self.sent)?;
+        self.got = Paged::on_heap(comm, &self.got)?;
+        Ok(self)
     }
 
     /// With buffers of the same contents on a device.

@@ -22,7 +22,7 @@ use super::options::{self, Curve, Plan};
 use super::progress::Bar;
 use super::report::{Record, Records, number, write};
 use super::timing::{self, Seconds};
-use super::{Failure, Result, plot};
+use super::{Failure, Memory, Result, plot};
 
 /// `--each` leaves out plans that are predicted to take this many times the best.
 const HOPELESS: f64 = 20.0;
@@ -215,6 +215,9 @@ fn times(
     let mut calls = Calls::new(plan.bench, comm, plan.form, bytes);
     if let Some(gpu) = gpu {
         calls = calls.on_device(gpu, curve.by == By::Host)?;
+    }
+    if curve.from == Memory::Heap {
+        calls = calls.on_heap()?;
     }
     let alone = repeat(plan, comm, &mut calls, &|| ())?;
     let overlap = match plan.form {

@@ -90,6 +90,10 @@ Examples:
       all algorithms beside what the model says of them
   osier bench allreduce --form nonblocking --min 64K
       how much of a call other work hides
+  osier bench allreduce --memory plain,heap --sizes 64K,1M,4M
+      beside it buffers in Osier's shared heap, which peers read in place
+  osier run -n 2 --ranks-per-process 2 --bind core -- osier bench bcast
+      ranks as threads of one process
   osier bench bcast --each --fresh
       how good the model is: its numbers measured by the same job
   osier run -n 2 --bind none -- osier bench message-rate

@@ -274,11 +274,11 @@ fn algorithm(args: &Args) -> Result<Option<Algorithm>> {
             args.bench.name()
         )));
     }
-    let known = |memory: &Memory| matches!(memory, Memory::Plain | Memory::Device);
+    let known = |memory: &Memory| matches!(memory, Memory::Plain | Memory::Heap | Memory::Device);
     let plain = args.layout == [Pattern::Contiguous] && args.memory.iter().all(known);
     if is_collective && (!plain || args.rotate) {
         return Err(Failure::usage(
-            "collectives have no --layout, --rotate, or --memory but plain and device",
+            "collectives have no --layout, --rotate, or --memory but plain, heap and device",
         ));
     }
     match &args.algorithm {
