@@ -604,6 +604,9 @@ fn collectives_stand_beside_their_predictions() {
         table.contains("recursive doubling") && table.contains("regret"),
         "{table}"
     );
+    let (code, table, told) = run("allreduce -n 2 --memory plain,heap --sizes 8,64K");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(table.contains("plain; heap"), "{table}");
     let (code, table, told) = run("bcast -n 4 --algorithm chain --sizes 100K");
     assert_eq!(code, Some(0), "{told}");
     assert!(table.contains("chain"), "{table}");
@@ -619,9 +622,44 @@ fn collectives_stand_beside_their_predictions() {
         ("bcast --algorithm ring", "--each"),
         ("latency --each", "no collective"),
         ("allreduce --memory pinned", "heap and device"),
+        ("alltoallw --memory heap", "a buffer for each"),
+        ("floors --of latency", "are of collectives"),
     ] {
         let (code, _, told) = run(line);
         assert_eq!(code, Some(2), "{line}: {told}");
         assert!(told.contains(hint), "{line}: {told}");
     }
+}
+
+#[test]
+fn floors_of_two_processes() {
+    if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+        return println!("skipped: floors take two processors");
+    }
+    let folder = std::env::temp_dir().join(format!("osier-floors-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let json = folder.join("floors.json");
+    let json = json.to_str().unwrap();
+    for of in ["bcast", "allreduce", "reduce-scatter"] {
+        let args = [
+            "bench", "floors", "--of", of, "--sizes", "8,20000", "-r", "1",
+        ];
+        let output = osier(&[&args[..], &["--json", json]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{of}: {errors}");
+        let found = records(json);
+        let named = |name: &str| found.iter().filter(|r| r["bench"] == name).count();
+        assert_eq!(
+            (named("floor-slots"), named("floor-mapped")),
+            (2, 2),
+            "{of}"
+        );
+
+        assert!(
+            found
+                .iter()
+                .any(|r| r["bytes"] == 20_000 && r["layout"] == of)
+        );
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }

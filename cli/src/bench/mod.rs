@@ -20,6 +20,7 @@
 //! | [`device`] | packing in device memory |
 //! | [`datatype`] | commit, pack, unpack, ping-pong of many shapes |
 //! | [`floor`] | what the machine could do |
+//! | [`floors`] | what two processes could do for a collective |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
@@ -31,6 +32,7 @@ mod device;
 mod device_calls;
 mod emulated;
 mod floor;
+mod floors;
 mod gpu;
 mod launch;
 pub mod layout;
@@ -94,6 +96,8 @@ Examples:
       beside it buffers in Osier's shared heap, which peers read in place
   osier run -n 2 --ranks-per-process 2 --bind core -- osier bench bcast
       ranks as threads of one process
+  osier bench floors --of bcast --sizes 64K,1M
+      what two processes on two cores could do without a library
   osier bench bcast --each --fresh
       how good the model is: its numbers measured by the same job
   osier run -n 2 --bind none -- osier bench message-rate
@@ -126,6 +130,10 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 i of the other rank (two); messages/s received by all threads
                 of a rank, and beside it the rate of one thread
   launch        start to end of an empty program under osier run, ms
+  floors        two processes without a library do what a collective of two ranks
+                (--of) must, us: read what the other has just written (direct, the
+                reading alone), take pieces of 8 KiB from shared slots, let the
+                kernel copy the other's memory, read it in place (mapped)
   barrier, bcast, gather, allgather, allreduce, ... (all that --help lists)
                 calls of all ranks one behind the other, roots in turn, us: mean,
                 least and most of the ranks' medians, the model's prediction, the
@@ -287,6 +295,15 @@ pub struct Args {
     )]
     form: calls::Form,
 
+    /// Which collective the floors are of, of `floors`
+    #[arg(
+        long,
+        value_enum,
+        value_name = "COLLECTIVE",
+        default_value = "allreduce"
+    )]
+    of: Bench,
+
     /// Measure the costs by which plans are chosen in this job, instead of those kept
     #[arg(long, conflicts_with = "topology")]
     fresh: bool,
@@ -377,6 +394,8 @@ enum Bench {
     Threads,
     /// Start to end of an empty program
     Launch,
+    /// What two processes could do for a collective
+    Floors,
     /// A call that ends when all ranks have made it
     Barrier,
     /// A vector of a root to all
@@ -435,6 +454,7 @@ impl Bench {
             Bench::Datatype => "datatype",
             Bench::Threads => "threads",
             Bench::Launch => "launch",
+            Bench::Floors => "floors",
             Bench::Barrier => "barrier",
             Bench::Bcast => "bcast",
             Bench::Gather => "gather",
@@ -583,6 +603,10 @@ fn start(args: &Args) -> Result<ExitCode> {
             "launch starts jobs itself (hint: without osier run)",
         )),
         Bench::Launch => launch::run(&plan),
+        Bench::Floors if in_job => Err(Failure::usage(
+            "floors starts two processes itself (hint: without osier run)",
+        )),
+        Bench::Floors => floors::run(args),
         Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
