@@ -1,6 +1,7 @@
-//! Cases of the comparison, and the bar of each row.
+//! Cases of the comparison.
 
 /// One benchmark in one setting: a row for each size.
+#[derive(Clone, Copy)]
 pub struct Case {
     /// Name as `osier bench` knows it.
     pub bench: &'static str,
@@ -53,9 +54,27 @@ impl Case {
         self.program == "collectives"
     }
 
+    /// Whether it is a program of the OSU micro-benchmarks.
+    pub fn is_osu(&self) -> bool {
+        self.program == OSU
+    }
+
+    /// Its sizes, each a run of its own; 0 where there is none.
+    pub const fn runs(&self) -> &'static [u64] {
+        match self.sizes {
+            [] => &[0],
+            sizes => sizes,
+        }
+    }
+
     /// Short description for messages.
     pub fn title(&self) -> String {
-        format!("{} {} {}", self.bench, self.layout, self.memory.name())
+        let Self { bench, layout, .. } = self;
+        format!(
+            "{bench} {layout} {}, {} ranks",
+            self.memory.name(),
+            self.ranks
+        )
     }
 }
 
@@ -86,24 +105,21 @@ const fn pack(layout: &'static str) -> Case {
     }
 }
 
-/// All of them, in the order of the table.
-pub const CASES: &[Case] = &[
-    case(
-        "latency",
-        "latency",
-        Memory::Plain,
-        2,
-        &[8, 64, K, 4 * K, 64 * K, M, 4 * M],
-    ),
-    case(
-        "latency",
-        "latency",
-        Memory::PlainRotated,
-        2,
-        &[8, 64, K, 4 * K, 64 * K, M, 4 * M],
-    ),
+/// Program of the cases that are OSU's.
+const OSU: &str = "osu";
+/// Sizes of messages.
+const MESSAGES: &[u64] = &[8, 64, K, 4 * K, 16 * K, 64 * K, M, 4 * M];
+/// Sizes of collectives.
+const COLLECTIVE: &[u64] = &[8, K, 4 * K, 16 * K, 64 * K, M, 4 * M];
+/// Sizes of collectives of many ranks.
+const CROWDED: &[u64] = &[8, K, 64 * K];
+
+/// Those of messages, packing and launch.
+const MESSAGE_CASES: &[Case] = &[
+    case("latency", "latency", Memory::Plain, 2, MESSAGES),
+    case("latency", "latency", Memory::PlainRotated, 2, MESSAGES),
     case("latency", "latency", Memory::Heap, 2, &[64 * K, M, 4 * M]),
-    case("bandwidth", "bandwidth", Memory::Plain, 2, &[M, 4 * M]),
+    case("bandwidth", "bandwidth", Memory::Plain, 2, &[8, M, 4 * M]),
     case(
         "bandwidth",
         "bandwidth",
@@ -111,7 +127,7 @@ pub const CASES: &[Case] = &[
         2,
         &[M, 4 * M],
     ),
-    case("bibandwidth", "bibandwidth", Memory::Plain, 2, &[M, 4 * M]),
+    case("bibandwidth", "bibandwidth", Memory::Plain, 2, MESSAGES),
     case("message-rate", "message_rate", Memory::Plain, 2, &[8]),
     case("multi-pair", "multi_pair", Memory::Plain, 4, &[8]),
     case("threads", "threads", Memory::Plain, 1, &[8]),
@@ -120,63 +136,91 @@ pub const CASES: &[Case] = &[
     pack("vector:8:16"),
     pack("indexed"),
     case("launch", "launch", Memory::Plain, 2, &[]),
-    collective("barrier", 2, &[0]),
-    collective("allreduce", 2, COLLECTIVE),
-    collective("bcast", 2, COLLECTIVE),
-    collective("alltoall", 2, COLLECTIVE),
-    collective("allgather", 2, COLLECTIVE),
-    collective("barrier", 4, &[0]),
-    collective("allreduce", 4, COLLECTIVE),
-    collective("bcast", 4, COLLECTIVE),
-    collective("alltoall", 4, COLLECTIVE),
-    collective("allgather", 4, COLLECTIVE),
 ];
 
-/// Sizes of collectives.
-const COLLECTIVE: &[u64] = &[8, K, 16 * K, 64 * K, M, 4 * M];
+/// Collectives of `osier bench` and of the peers' program; those of the second list only
+/// where they are named.
+const COLLECTIVES: [&str; 11] = [
+    "bcast",
+    "gather",
+    "scatter",
+    "allgather",
+    "alltoall",
+    "reduce",
+    "allreduce",
+    "reduce-scatter-block",
+    "reduce-scatter",
+    "scan",
+    "exscan",
+];
+/// With counts.
+pub const ON_REQUEST: [&str; 4] = ["gatherv", "scatterv", "allgatherv", "alltoallv"];
 
-const fn collective(bench: &'static str, ranks: u32, sizes: &'static [u64]) -> Case {
-    case(bench, "collectives", Memory::Plain, ranks, sizes)
+/// OSU's programs between two ranks, and in pairs.
+const OSU_MESSAGES: [(&str, &[u64]); 4] = [
+    ("osu_latency", MESSAGES),
+    ("osu_bw", MESSAGES),
+    ("osu_bibw", MESSAGES),
+    ("osu_mbw_mr", &[8]),
+];
+/// OSU's collectives; those that a version lacks are left out.
+const OSU_COLLECTIVES: [&str; 10] = [
+    "osu_bcast",
+    "osu_gather",
+    "osu_scatter",
+    "osu_allgather",
+    "osu_alltoall",
+    "osu_reduce",
+    "osu_allreduce",
+    "osu_reduce_scatter_block",
+    "osu_reduce_scatter",
+    "osu_scan",
+];
+
+/// All cases with so many ranks, in the order of the table: those that do not depend on it
+/// come with two.
+pub fn cases(ranks: &[u32], osu: bool) -> Vec<Case> {
+    let mut all = Vec::new();
+    for (turn, &ranks) in ranks.iter().enumerate() {
+        if turn == 0 {
+            all.extend(MESSAGE_CASES.iter().copied());
+        }
+        let sizes = if ranks > 4 { CROWDED } else { COLLECTIVE };
+        let own = |name| case(name, "collectives", Memory::Plain, ranks, sizes);
+        all.push(Case {
+            sizes: &[0],
+            ..own("barrier")
+        });
+        all.extend(COLLECTIVES.into_iter().chain(ON_REQUEST).map(own));
+        if osu {
+            if ranks == 2 {
+                let two = |(name, sizes)| case(name, OSU, Memory::Plain, 2, sizes);
+                all.extend(OSU_MESSAGES.map(two));
+            }
+            let theirs = |name| case(name, OSU, Memory::Plain, ranks, sizes);
+            all.push(Case {
+                sizes: &[0],
+                ..theirs("osu_barrier")
+            });
+            all.extend(OSU_COLLECTIVES.map(theirs));
+        }
+    }
+    all
 }
 
-/// What a row is held against.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Bar {
-    /// Time at most this part of the best peer's.
-    TimeOfBest(f64),
-    /// Rate at least this multiple of the best peer's.
-    RateOfBest(f64),
-    /// No slower than this multiple of one peer (a column of the table).
-    OfPeer(usize, f64),
-    /// Time at most this multiple of the floor of the same run.
-    TimeOfFloor(f64),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The bars of one row.
-pub fn bars(case: &Case, bytes: u64) -> &'static [Bar] {
-    use Bar::{OfPeer, RateOfBest, TimeOfBest, TimeOfFloor};
-    use Memory::{Heap, Plain, PlainRotated};
-    match (case.bench, case.memory) {
-        (_, Plain) if case.is_collective() => match (case.bench, bytes) {
-            _ if case.ranks > 2 => &[TimeOfBest(1.0)],
-            ("barrier", _) | ("allreduce", 8) => &[TimeOfBest(0.6)],
-            (_, K..) => &[TimeOfBest(0.8)],
-            _ => &[],
-        },
-        ("latency", Heap) if bytes >= M => &[TimeOfFloor(1.1)],
-        ("latency", Plain) if bytes == 8 => &[TimeOfBest(0.5), TimeOfFloor(1.4)],
-        ("latency", Plain | PlainRotated) => match bytes {
-            8 => &[TimeOfBest(0.5)],
-            K | 4096 => &[TimeOfBest(0.7)],
-            65_536 => &[TimeOfBest(1.0)],
-            _ if bytes >= M => &[TimeOfBest(0.85)],
-            _ => &[],
-        },
-        ("bandwidth", _) if bytes >= M => &[RateOfBest(1.2)],
-        ("message-rate", _) => &[RateOfBest(2.0)],
-        ("multi-pair", _) => &[OfPeer(3, 1.0)],
-        ("launch", _) => &[OfPeer(2, 0.2)],
-        ("pack", _) if case.layout != "contiguous" => &[RateOfBest(1.5)],
-        _ => &[],
+    #[test]
+    fn cases_of_all_ranks() {
+        let all = cases(&[2, 4], true);
+        let count = |bench: &str| all.iter().filter(|case| case.bench == bench).count();
+        assert_eq!((count("latency"), count("allreduce")), (3, 2));
+        assert_eq!((count("osu_bw"), count("osu_allreduce")), (1, 2));
+        assert!(cases(&[2], false).iter().all(|case| !case.is_osu()));
+        let crowded = cases(&[64], false);
+        let wide = crowded.iter().find(|case| case.bench == "scan");
+        assert_eq!(wide.map(|case| case.runs()), Some(CROWDED));
     }
 }

@@ -1,8 +1,9 @@
 //! How each column is installed, built and launched.
 
-use super::cases::Case;
+use super::cases::{Case, Memory};
 use super::datatype;
 use super::hop::Hops;
+use super::osu::Osu;
 use super::sample::{Value, median, parse_array, parse_lines, run_limited};
 use crate::setup;
 use crate::steps::{Result, root, run, target_dir};
@@ -14,14 +15,37 @@ pub trait Contestant {
     /// Runs one case once, with messages of so many bytes.
     fn run(&self, case: &Case, bytes: u64, quick: bool) -> Result<Vec<Value>>;
 
+    /// Whether it has this case.
+    fn takes(&self, case: &Case) -> bool;
+
+    /// Whether it has the datatypes.
+    fn has_shapes(&self) -> bool {
+        true
+    }
+
     /// Runs the datatypes that a file describes once; these are their names.
     fn shapes(&self, file: &Path, names: &[&str], quick: bool) -> Result<Vec<datatype::Line>>;
+}
+
+/// How Osier's own benchmark is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Processes, buffers where the case has them.
+    Processes,
+    /// Collectives with buffers in the shared heap.
+    Heap,
+    /// Ranks as threads of one process.
+    Threads,
+    /// What the machine could do, beside collectives.
+    Floors,
 }
 
 /// Osier itself, through `osier bench`.
 pub struct Osier {
     program: PathBuf,
     json: PathBuf,
+    way: Way,
+    osu: Option<Osu>,
 }
 
 impl Osier {
@@ -46,25 +70,70 @@ impl Osier {
         Ok(Self {
             program,
             json: folder.join("bench.json"),
+            way: Way::Processes,
+            osu: None,
         })
+    }
+
+    /// The same build, run in another way.
+    pub fn by(&self, way: Way) -> Self {
+        Self {
+            program: self.program.clone(),
+            json: self.json.clone(),
+            way,
+            osu: None,
+        }
+    }
+
+    /// With OSU's programs.
+    pub fn with_osu(self, osu: Option<Osu>) -> Self {
+        Self { osu, ..self }
+    }
+
+    /// Runs `osier bench` in the way of this column.
+    fn bench(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        if self.way == Way::Threads {
+            command
+                .args(["run", "-n", "2", "--ranks-per-process", "2"])
+                .args(["--bind", "core", "--"])
+                .arg(&self.program);
+        }
+        command.arg("bench");
+        command
     }
 }
 
 impl Contestant for Osier {
-    fn run(&self, case: &Case, bytes: u64, _quick: bool) -> Result<Vec<Value>> {
+    fn run(&self, case: &Case, bytes: u64, quick: bool) -> Result<Vec<Value>> {
         // An old file must not pass for the answer of a run that wrote none.
         let _ = std::fs::remove_file(&self.json);
-        let mut command = Command::new(&self.program);
+        if let (true, Some(osu)) = (case.is_osu(), &self.osu) {
+            let mut command = Command::new(osu.launcher());
+            command
+                .args(["-n", &case.ranks.to_string()])
+                .env("OSIER_MODEL", "cached");
+            return osu.run(command, case, bytes, quick);
+        }
+        let mut command = self.bench();
+        match self.way {
+            Way::Floors => command.args(["floors", "--of", case.bench]),
+            _ => command.arg(case.bench),
+        };
         command
-            .args(["bench", case.bench, "--json"])
+            .arg("--json")
             .arg(&self.json)
             // By what was measured: cargo sets built-in costs for what it starts.
             .env("OSIER_MODEL", "cached")
-            .args(case.memory.options());
+            .args(match self.way {
+                Way::Heap => Memory::Heap.options(),
+                _ => case.memory.options(),
+            });
         if bytes > 0 {
             command.args(["--sizes", &bytes.to_string()]);
         }
-        if case.is_collective() || matches!(case.bench, "multi-pair" | "threads") {
+        let asks = case.is_collective() || matches!(case.bench, "multi-pair" | "threads");
+        if asks && matches!(self.way, Way::Processes | Way::Heap) {
             command.args(["--ranks", &case.ranks.to_string()]);
         }
         if case.layout != "contiguous" {
@@ -74,6 +143,19 @@ impl Contestant for Osier {
         let text = std::fs::read_to_string(&self.json)
             .map_err(|e| format!("wrote no JSON to {}: {e}", self.json.display()))?;
         parse_array(case.bench, &text)
+    }
+
+    fn takes(&self, case: &Case) -> bool {
+        let two = case.is_collective() && case.ranks == 2;
+        match self.way {
+            Way::Processes => !case.is_osu() || self.osu.as_ref().is_some_and(|osu| osu.has(case)),
+            Way::Heap => two && case.bench != "barrier",
+            Way::Threads | Way::Floors => two,
+        }
+    }
+
+    fn has_shapes(&self) -> bool {
+        self.way == Way::Processes
     }
 
     fn shapes(&self, _: &Path, names: &[&str], quick: bool) -> Result<Vec<datatype::Line>> {
@@ -98,6 +180,7 @@ impl Contestant for Osier {
 pub struct Peer {
     name: &'static str,
     home: PathBuf,
+    osu: Option<Osu>,
 }
 
 impl Peer {
@@ -118,7 +201,47 @@ impl Peer {
             std::fs::write(&done, "").map_err(|e| format!("{}: {e}", done.display()))?;
         }
         build_programs(name, &home)?;
-        Ok(Self { name, home })
+        Ok(Self {
+            name,
+            home,
+            osu: None,
+        })
+    }
+
+    /// Builds OSU's programs against it, too.
+    pub fn with_osu(self, source: &Path) -> (Self, Result) {
+        match Osu::of_peer(source, self.name, &self.home) {
+            Ok(osu) => (
+                Self {
+                    osu: Some(osu),
+                    ..self
+                },
+                Ok(()),
+            ),
+            Err(e) => (self, Err(e)),
+        }
+    }
+
+    /// Its name and version, as pip has them.
+    pub fn version(&self) -> String {
+        let package = packages(self.name)[0].replace('-', "_");
+        let folders = std::fs::read_dir(self.home.join("lib"))
+            .into_iter()
+            .flatten();
+        let packages = folders
+            .flatten()
+            .filter_map(|python| std::fs::read_dir(python.path().join("site-packages")).ok());
+        let names = packages
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok());
+        let version = names
+            .filter_map(|name| {
+                let version = name.strip_suffix(".dist-info")?.strip_prefix(&package)?;
+                Some(version.strip_prefix('-')?.to_owned())
+            })
+            .next();
+        format!("{} {}", self.name, version.as_deref().unwrap_or("?"))
     }
 
     /// The launcher with its options. All peers leave binding of benchmark
@@ -155,6 +278,9 @@ fn packages(name: &str) -> &'static [&'static str] {
 
 impl Contestant for Peer {
     fn run(&self, case: &Case, bytes: u64, quick: bool) -> Result<Vec<Value>> {
+        if let (true, Some(osu)) = (case.is_osu(), &self.osu) {
+            return osu.run(self.launcher(case.ranks), case, bytes, quick);
+        }
         let program = self.home.join("programs").join(case.program);
         let launch = || {
             let mut command = self.launcher(case.ranks);
@@ -185,6 +311,10 @@ impl Contestant for Peer {
         }
         let (text, _) = run_limited(&mut command)?;
         parse_lines(case.bench, &text)
+    }
+
+    fn takes(&self, case: &Case) -> bool {
+        !case.is_osu() || self.osu.as_ref().is_some_and(|osu| osu.has(case))
     }
 
     fn shapes(&self, file: &Path, _: &[&str], quick: bool) -> Result<Vec<datatype::Line>> {

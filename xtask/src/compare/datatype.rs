@@ -8,7 +8,7 @@
 use super::contestant::Contestant;
 use super::hop::Hops;
 use super::sample::{median, run_limited};
-use super::{NAMES, Troubles};
+use super::{NAMES, PEERS, Troubles};
 use crate::steps::{Result, target_dir};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ struct Cell {
 
 impl Cell {
     fn best_peer(&self) -> Option<(usize, f64)> {
-        (1..NAMES.len())
+        PEERS
             .filter_map(|column| Some((column, self.columns[column]?)))
             .min_by(|a, b| a.1.total_cmp(&b.1))
     }
@@ -141,7 +141,7 @@ pub fn measure(
                 .collect();
             for turn in 0..contestants.len() {
                 let (column, contestant) = &contestants[(turn + round) % contestants.len()];
-                if broken.contains(&(at, *column)) {
+                if !contestant.has_shapes() || broken.contains(&(at, *column)) {
                     continue;
                 }
                 match hops.near(|| contestant.shapes(&part, &names, quick)) {
@@ -307,7 +307,7 @@ impl Outcome {
                     "value": cell.columns[0],
                     "floor": cell.floor,
                 });
-                for column in 1..NAMES.len() {
+                for column in PEERS {
                     row[NAMES[column]] = json!(cell.columns[column]);
                 }
                 row

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const FAR: f64 = 1.5;
 /// Runs of one sample before a far one is taken.
 const TRIES: u32 = 6;
+/// Runs of one sample before one is taken although the cores were moved meanwhile.
+const MOVED_TRIES: u32 = 2;
 /// How long to wait for near cores before a run.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Looks with which a session begins; they last some two seconds.
@@ -23,6 +25,36 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Round trips of one reading of the clock, and readings of a look.
 const TRIPS: u64 = 1000;
 const READINGS: u64 = 10;
+
+/// How far the cores are from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distance {
+    Near,
+    Far,
+}
+
+impl Distance {
+    /// As printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        }
+    }
+
+    /// By the looks before and after a run, where the shortest ever is `nearest`; `None` if
+    /// the cores were moved meanwhile. One core is near to itself.
+    pub fn of(hops_ns: Option<[f64; 2]>, nearest: f64) -> Option<Self> {
+        let Some(hops_ns) = hops_ns else {
+            return Some(Self::Near);
+        };
+        match hops_ns.map(|hop| hop <= FAR * nearest) {
+            [true, true] => Some(Self::Near),
+            [false, false] => Some(Self::Far),
+            _ => None,
+        }
+    }
+}
 
 /// The looks of a session.
 pub struct Hops {
@@ -84,6 +116,45 @@ impl Hops {
         }
         self.far += 1;
         run()
+    }
+
+    /// Runs something between two looks, again if the cores were moved meanwhile; with the
+    /// looks of the last run.
+    pub fn between<T>(
+        &mut self,
+        mut run: impl FnMut() -> Result<T>,
+    ) -> Result<(T, Option<[f64; 2]>)> {
+        self.runs += 1;
+        let mut tries = 0;
+        loop {
+            let before = (self.ask)();
+            let value = run()?;
+            let after = (self.ask)();
+            let hops = before.zip(after).map(|(before, after)| [before, after]);
+            for hop in hops.iter().flatten() {
+                self.near = Some(self.near.map_or(*hop, |near| near.min(*hop)));
+            }
+            let distance = Distance::of(hops, self.near.unwrap_or(f64::INFINITY));
+            self.far += u32::from(distance == Some(Distance::Far));
+            tries += 1;
+            if distance.is_some() || tries == MOVED_TRIES {
+                return Ok((value, hops));
+            }
+            self.again += 1;
+        }
+    }
+
+    /// For the note below a table of runs of [`Hops::between`].
+    pub fn distances(&self, nearest: f64) -> String {
+        match self.near {
+            None => "One core.".into(),
+            Some(_) => format!(
+                "Each run stands between two looks at the cores, {nearest:.0} ns apart at least; \
+                 beyond {FAR} times that they are far. Of {} runs of this session {} were far, \
+                 and {} were done again because the cores were moved.",
+                self.runs, self.far, self.again
+            ),
+        }
     }
 
     /// For the note below a table.
@@ -201,6 +272,20 @@ mod tests {
         let mut hops = said(&far);
         assert_eq!(hops.near(|| Ok(1)), Ok(1));
         assert_eq!((hops.runs, hops.far), (1, 1));
+    }
+
+    #[test]
+    fn a_run_has_the_looks_beside_it() {
+        // Moved: again; near.
+        let mut hops = said(&[100.0, 400.0, 110.0, 100.0]);
+        assert_eq!(hops.between(|| Ok(1)), Ok((1, Some([110.0, 100.0]))));
+        assert_eq!((hops.again, hops.far), (1, 0));
+        // Far is no reason to run again.
+        let mut hops = said(&[400.0, 300.0]);
+        assert_eq!(hops.between(|| Ok(1)), Ok((1, Some([400.0, 300.0]))));
+        assert_eq!((hops.again, hops.far), (0, 1));
+        assert_eq!(Distance::of(Some([100.0, 400.0]), 100.0), None);
+        assert_eq!(Distance::of(None, f64::INFINITY), Some(Distance::Near));
     }
 
     #[test]

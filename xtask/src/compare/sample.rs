@@ -1,9 +1,7 @@
 //! Running one program under a time limit, and what it printed.
 
-use super::NAMES;
-use super::table::{Cell, Columns};
 use crate::steps::{Result, line};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -29,7 +27,7 @@ struct Line {
 }
 
 /// What tells the rows of one case apart.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     /// Size of one message.
     pub bytes: u64,
@@ -40,15 +38,19 @@ pub struct Key {
 }
 
 /// Units of the table.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Unit {
     /// Microseconds.
+    #[serde(rename = "us")]
     Micros,
     /// Milliseconds, for launches.
+    #[serde(rename = "ms")]
     Millis,
     /// 10^6 bytes per second.
+    #[serde(rename = "MB/s")]
     MegabytesPerSecond,
     /// Messages per second.
+    #[serde(rename = "msg/s")]
     MessagesPerSecond,
 }
 
@@ -70,12 +72,15 @@ impl Unit {
 }
 
 /// One number of one run.
+#[derive(Debug)]
 pub struct Value {
     /// Its row.
     pub key: Key,
     value: f64,
     floor: Option<f64>,
     transport: Option<String>,
+    /// Of floors beside a row: the column that the number belongs to.
+    bench: Option<String>,
 }
 
 impl Value {
@@ -90,12 +95,43 @@ impl Value {
             value: millis,
             floor: None,
             transport: None,
+            bench: None,
         }
     }
 
     /// In the unit of its row.
     pub const fn number(&self) -> f64 {
         self.value
+    }
+
+    /// A number of another program's table.
+    pub fn told(bytes: u64, unit: Unit, value: f64) -> Self {
+        Self {
+            key: Key {
+                bytes,
+                threads: 1,
+                unit,
+            },
+            value,
+            floor: None,
+            transport: None,
+            bench: None,
+        }
+    }
+
+    /// In the unit of its row.
+    pub const fn floor(&self) -> Option<f64> {
+        self.floor
+    }
+
+    /// As Osier says.
+    pub fn transport(&self) -> Option<String> {
+        self.transport.clone()
+    }
+
+    /// What a floor is called.
+    pub fn floor_name(&self) -> Option<&str> {
+        self.bench.as_deref()?.strip_prefix("floor-")
     }
 
     fn from_line(bench: &str, line: Line) -> Result<Self> {
@@ -126,6 +162,7 @@ impl Value {
             value: line.value * scale,
             floor: line.floor.map(|floor| floor * scale),
             transport: line.transport,
+            bench: line.bench,
         };
         // A pack may be told as a time; the table has its rate.
         if bench == "pack" && unit == Unit::Micros {
@@ -211,42 +248,6 @@ pub fn run_limited(command: &mut Command) -> Result<(String, Duration)> {
     Ok((String::from_utf8_lossy(&output.stdout).into_owned(), took))
 }
 
-/// The values of one row, over the rounds.
-#[derive(Default)]
-pub struct Samples {
-    values: [Vec<f64>; NAMES.len()],
-    floors: Vec<f64>,
-    transport: Option<String>,
-}
-
-impl Samples {
-    /// Adds one value to a column.
-    pub fn push(&mut self, column: usize, value: Value) {
-        self.values[column].push(value.value);
-        self.floors.extend(value.floor);
-        self.transport = value.transport.or(self.transport.take());
-    }
-
-    /// Medians and spreads per column.
-    pub fn medians(self) -> Columns {
-        Columns {
-            cells: self.values.map(cell),
-            floor: cell(self.floors).map(|cell| cell.median),
-            transport: self.transport,
-        }
-    }
-}
-
-fn cell(mut values: Vec<f64>) -> Option<Cell> {
-    values.sort_by(f64::total_cmp);
-    let (first, last) = (*values.first()?, *values.last()?);
-    let median = median(&values);
-    Some(Cell {
-        median,
-        spread: (last - first) / median,
-    })
-}
-
 /// Median of sorted values.
 pub fn median(sorted: &[f64]) -> f64 {
     let n = sorted.len();
@@ -291,17 +292,5 @@ mod tests {
     fn failure_tells_what_was_said() {
         let e = run_limited(Command::new("sh").args(["-c", "echo oh no >&2; exit 3"])).unwrap_err();
         assert!(e.contains("oh no") && e.contains('3'), "{e}");
-    }
-
-    #[test]
-    fn medians_of_columns() {
-        let mut samples = Samples::default();
-        for v in [3.0, 1.0, 2.0] {
-            samples.push(1, Value::launch(v));
-        }
-        let columns = samples.medians();
-        assert!(columns.cells[0].is_none());
-        let cell = columns.cells[1].as_ref().unwrap();
-        assert_eq!((cell.median, cell.spread), (2.0, 1.0));
     }
 }

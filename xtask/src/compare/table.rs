@@ -1,8 +1,11 @@
 //! Rows: from medians to text, JSON and the documentation.
 
-use super::cases::{Bar, Case, Memory, bars};
+use super::bars::{Bar, Numbers, bars};
+use super::cases::{Case, Memory};
+use super::hop::Distance;
 use super::sample::Unit;
-use super::{Medians, NAMES};
+use super::store::Store;
+use super::{HEAP, NAMES, PEERS, THREADS};
 use crate::steps::{Result, root};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -19,6 +22,8 @@ pub struct Cell {
     pub median: f64,
     /// A ratio.
     pub spread: f64,
+    /// Values that it is of.
+    pub rounds: usize,
 }
 
 /// All columns of one row.
@@ -37,6 +42,7 @@ pub struct Row {
     layout: &'static str,
     memory: Memory,
     ranks: u32,
+    distance: Distance,
     bytes: u64,
     /// Threads of each rank.
     threads: u64,
@@ -56,7 +62,7 @@ impl Row {
     }
 
     fn best_peer(&self) -> Option<f64> {
-        let peers = (1..NAMES.len()).filter_map(|column| self.value(column));
+        let peers = PEERS.filter_map(|column| self.value(column));
         if self.unit.is_time() {
             peers.min_by(f64::total_cmp)
         } else {
@@ -68,37 +74,40 @@ impl Row {
         Some(self.value(0)? / self.best_peer()?)
     }
 
-    /// The bar in words, and whether it is met; None where a number is missing.
-    fn judge(&self, bar: Bar) -> (String, Option<bool>) {
-        let against = |reference: Option<f64>| Some(self.value(0)? / reference?);
-        match bar {
-            Bar::TimeOfBest(limit) => (
-                format!("<= {limit} best"),
-                self.ratio().map(|ratio| ratio <= limit),
-            ),
-            Bar::RateOfBest(limit) => (
-                format!(">= {limit} best"),
-                self.ratio().map(|ratio| ratio >= limit),
-            ),
-            Bar::OfPeer(column, limit) if self.unit.is_time() => (
-                format!("<= {limit} {}", NAMES[column]),
-                against(self.value(column)).map(|ratio| ratio <= limit),
-            ),
-            Bar::OfPeer(column, limit) => (
-                format!(">= {} {}", 1.0 / limit, NAMES[column]),
-                against(self.value(column)).map(|ratio| ratio >= 1.0 / limit),
-            ),
-            Bar::TimeOfFloor(limit) => (
-                format!("<= {limit} floor"),
-                against(self.columns.floor).map(|ratio| ratio <= limit),
-            ),
-        }
+    /// Its bars in words, and whether they are met; `None` where a number is missing.
+    fn judged(&self) -> Vec<(String, Option<bool>)> {
+        let numbers = Numbers {
+            value: &|column| self.value(column),
+            best_peer: self.best_peer(),
+            floor: self.columns.floor,
+            unit: self.unit,
+        };
+        let all = self.bars.iter();
+        all.filter_map(|bar| bar.judge(&numbers)).collect()
     }
 
-    fn bar_text(&self) -> String {
-        let judged = self.bars.iter().map(|bar| {
-            let (text, met) = self.judge(*bar);
+    /// Why it is not judged, if it has a bar: a column has too few rounds.
+    fn unjudged(&self, least: usize) -> Option<String> {
+        if self.bars.is_empty() {
+            return None;
+        }
+        let shared = [HEAP, THREADS];
+        let judged = PEERS.chain([0]).chain(shared);
+        let cells = judged.filter_map(|column| self.columns.cells[column].as_ref());
+        let rounds = cells.map(|cell| cell.rounds).min().unwrap_or(0);
+        let distance = self.distance.name();
+        if self.lacks_osier() || self.best_peer().is_none() {
+            return Some(format!("{distance}: a column is missing"));
+        }
+        (rounds < least).then(|| format!("{distance}: rounds {rounds} of {least}"))
+    }
+
+    fn bar_text(&self, least: usize) -> String {
+        let unjudged = self.unjudged(least).is_some();
+        let judged = self.judged();
+        let judged = judged.iter().map(|(text, met)| {
             let verdict = match met {
+                _ if unjudged => "not judged",
                 Some(true) => "met",
                 Some(false) => "NOT MET",
                 None => "unknown",
@@ -106,6 +115,23 @@ impl Row {
             format!("{text}: {verdict}")
         });
         judged.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Bench, layout and memory where they are not the usual ones.
+    fn title(&self) -> String {
+        let mut title = self.bench.to_owned();
+        if self.layout != "contiguous" {
+            title += &format!(" {}", self.layout);
+        }
+        title += match self.memory {
+            Memory::Plain => "",
+            Memory::PlainRotated => " rotated",
+            Memory::Heap => " heap",
+        };
+        match self.bench {
+            "threads" => format!("{title} x {}", self.threads),
+            _ => title,
+        }
     }
 
     /// As JSON.
@@ -117,6 +143,7 @@ impl Row {
             "transport": self.columns.transport,
             "threads": self.threads,
             "ranks": self.ranks,
+            "cores": self.distance.name(),
             "bytes": self.bytes,
             "unit": self.unit.name(),
             "value": self.value(0),
@@ -125,41 +152,140 @@ impl Row {
         for column in 1..NAMES.len() {
             row[NAMES[column]] = json!(self.value(column));
         }
+        row["bars"] = self
+            .judged()
+            .into_iter()
+            .map(|(text, met)| json!({ "bar": text, "met": met }))
+            .collect();
         row
     }
 }
 
-/// Rows in the order of the cases, then of sizes.
-pub fn rows(cases: &[&Case], medians: &Medians) -> Vec<Row> {
-    medians
-        .iter()
-        .map(|((at, key), columns)| {
-            let case = cases[*at];
-            Row {
-                bench: case.bench,
-                layout: case.layout,
-                memory: case.memory,
-                ranks: case.ranks,
-                bytes: key.bytes,
-                threads: key.threads,
-                unit: key.unit,
-                columns: Columns {
-                    cells: columns.cells.clone(),
-                    floor: columns.floor,
-                    transport: columns.transport.clone(),
-                },
-                bars: bars(case, key.bytes),
-            }
+/// Rows of one distance in the order of the cases, then of sizes.
+pub fn rows(cases: &[Case], store: &Store, distance: Distance) -> Vec<Row> {
+    let of = |case: &Case| {
+        let case = *case;
+        let medians = store.medians(&case, distance).into_iter();
+        medians.map(move |(key, columns)| Row {
+            bench: case.bench,
+            layout: case.layout,
+            memory: case.memory,
+            ranks: case.ranks,
+            distance,
+            bytes: key.bytes,
+            threads: key.threads,
+            unit: key.unit,
+            columns,
+            bars: bars(&case, key.bytes, distance),
         })
-        .collect()
+    };
+    cases.iter().flat_map(of).collect()
+}
+
+/// A table of at most 80 columns for terminals; the best peer has its initial.
+pub fn narrow(rows: &[Row], least: usize) -> String {
+    let mut out = format!(
+        "{:<20} {:>2} {:>5} {:>5} {:>7} {:>6} {:>6} {:>9} {:>5} {}\n",
+        "bench", "n", "bytes", "unit", "osier", "heap", "thread", "best", "ratio", "bar"
+    );
+    let or_dash = |v: Option<f64>| v.map_or_else(|| "-".into(), number);
+    for row in rows {
+        let best = row.best_peer().and_then(|best| {
+            let column = PEERS
+                .clone()
+                .find(|column| row.value(*column) == Some(best))?;
+            Some(format!("{} {}", number(best), &NAMES[column][..1]))
+        });
+        let met = row.judged();
+        let bar = match row.unjudged(least) {
+            _ if met.is_empty() => "",
+            Some(_) => "?",
+            None if met.iter().any(|(_, met)| *met == Some(false)) => "NOT",
+            None if met.iter().any(|(_, met)| met.is_none()) => "?",
+            None => "met",
+        };
+        let line = format!(
+            "{:<20} {:>2} {:>5} {:>5} {:>7} {:>6} {:>6} {:>9} {:>5} {bar}",
+            row.title(),
+            row.ranks,
+            size(row.bytes),
+            row.unit.name(),
+            or_dash(row.value(0)),
+            or_dash(row.value(HEAP)),
+            or_dash(row.value(THREADS)),
+            best.unwrap_or_else(|| "-".into()),
+            row.ratio()
+                .map_or_else(|| "-".into(), |r| format!("{r:.2}")),
+        );
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// 65536 as 64K.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0 => "-".into(),
+        b if b.is_multiple_of(1 << 20) => format!("{}M", b >> 20),
+        b if b.is_multiple_of(1 << 10) => format!("{}K", b >> 10),
+        b => b.to_string(),
+    }
+}
+
+/// A line for each row whose bar is not met, and for each that is not judged.
+pub fn verdicts(rows: &[Row], least: usize) -> String {
+    let mut out = String::new();
+    let (mut met, mut judged) = (0, 0);
+    let mut unjudged: Vec<(String, Vec<String>)> = Vec::new();
+    for row in rows.iter().filter(|row| !row.judged().is_empty()) {
+        let name = format!("{}, {} ranks", row.title(), row.ranks);
+        if let Some(why) = row.unjudged(least) {
+            let head = format!("{name}, {why}");
+            match unjudged.iter_mut().find(|(known, _)| *known == head) {
+                Some((_, sizes)) => sizes.push(size(row.bytes)),
+                None => unjudged.push((head, vec![size(row.bytes)])),
+            }
+            continue;
+        }
+        judged += 1;
+        let missed: Vec<String> = row
+            .judged()
+            .into_iter()
+            .filter(|(_, met)| *met != Some(true))
+            .map(|(text, _)| text)
+            .collect();
+        if missed.is_empty() {
+            met += 1;
+            continue;
+        }
+        let ratio = row
+            .ratio()
+            .map_or_else(|| "-".into(), |r| format!("{r:.2}"));
+        let _ = writeln!(
+            out,
+            "not met: {name}, {}, {}: {ratio}, {}",
+            size(row.bytes),
+            row.distance.name(),
+            missed.join("; ")
+        );
+    }
+    for (head, sizes) in unjudged {
+        let _ = writeln!(out, "not judged: {head}: {}", sizes.join(" "));
+    }
+    let _ = writeln!(out, "bars: {met} of {judged} judged rows meet all");
+    out
 }
 
 /// The table in Markdown, aligned so that it reads as plain text too.
-pub fn text(rows: &[Row]) -> String {
+pub fn text(rows: &[Row], least: usize) -> String {
+    let shown =
+        |column: &usize| *column <= 3 || rows.iter().any(|row| row.value(*column).is_some());
+    let shown: Vec<usize> = (0..NAMES.len()).filter(shown).collect();
     let mut lines: Vec<Vec<String>> = vec![
         ["bench", "layout", "memory", "ranks", "bytes", "unit"]
             .into_iter()
-            .chain(NAMES)
+            .chain(shown.iter().map(|column| NAMES[*column]))
             .chain(["floor", "spread", "ratio", "bar"])
             .map(String::from)
             .collect(),
@@ -177,16 +303,16 @@ pub fn text(rows: &[Row]) -> String {
             row.bytes.to_string(),
             row.unit.name().into(),
         ];
-        line.extend((0..NAMES.len()).map(|column| or_dash(row.value(column))));
+        line.extend(shown.iter().map(|column| or_dash(row.value(*column))));
         line.push(or_dash(row.columns.floor));
-        let cells = row.columns.cells.iter().flatten();
+        let cells = row.columns.cells[..=3].iter().flatten();
         let spread = cells.map(|cell| cell.spread).max_by(f64::total_cmp);
         line.push(spread.map_or_else(|| "-".into(), |s| format!("{:.0} %", s * 100.0)));
         line.push(
             row.ratio()
                 .map_or_else(|| "-".into(), |r| format!("{r:.2}")),
         );
-        line.push(row.bar_text());
+        line.push(row.bar_text(least));
         lines.push(line);
     }
     let columns = lines[0].len();
@@ -233,9 +359,9 @@ fn number(v: f64) -> String {
 }
 
 /// How the numbers were taken, and [`origin`].
-pub fn provenance(command: &str, rounds: u32, hops: &str) -> String {
+pub fn provenance(command: &str, rounds: usize, hops: &str) -> String {
     format!(
-        "Medians over {rounds} interleaved rounds; spread is (max - min) / median of the least \
+        "Medians over at least {rounds} interleaved rounds of each judged row, cores near; spread is (max - min) / median of the least \
          steady column; ratio is Osier to the best peer. {hops} {}",
         origin(command)
     )
@@ -243,27 +369,39 @@ pub fn provenance(command: &str, rounds: u32, hops: &str) -> String {
 
 /// Machine, commit, command and date.
 pub fn origin(command: &str) -> String {
-    let said = |program: &str, args: &[&str]| {
-        let out = Command::new(program)
-            .args(args)
-            .current_dir(root())
-            .output();
-        let text = out.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
-        text.ok()
-            .filter(|text| !text.is_empty())
-            .unwrap_or_else(|| "?".into())
-    };
+    format!(
+        "Machine: {}. Commit: {}. Command: `{command}`. Date: {}.",
+        machine(),
+        commit(),
+        said("date", &["-u", "+%Y-%m-%d"]),
+    )
+}
+
+fn said(program: &str, args: &[&str]) -> String {
+    let out = Command::new(program)
+        .args(args)
+        .current_dir(root())
+        .output();
+    let text = out.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    text.ok()
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| "?".into())
+}
+
+/// The commit of this tree; a changed one says so.
+pub fn commit() -> String {
+    said("git", &["describe", "--always", "--dirty"])
+}
+
+/// The processor and its cores.
+pub fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu
         .lines()
         .find_map(|l| l.strip_prefix("model name")?.split_once(':'))
         .map_or("?", |(_, name)| name.trim());
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    format!(
-        "Machine: {cpu}, {cores} cores. Commit: {}. Command: `{command}`. Date: {}.",
-        said("git", &["describe", "--always", "--dirty"]),
-        said("date", &["-u", "+%Y-%m-%d"]),
-    )
+    format!("{cpu}, {cores} cores")
 }
 
 /// Writes the array of rows.
@@ -303,22 +441,27 @@ pub fn replace_between(text: &str, [begin, end]: [&str; 2], between: &str) -> Op
 mod tests {
     use super::*;
 
-    fn row(unit: Unit, values: [Option<f64>; 4], bars: &'static [Bar]) -> Row {
+    fn row(unit: Unit, values: [Option<f64>; 5], bars: &'static [Bar]) -> Row {
+        let mut all = values.to_vec();
+        all.resize(NAMES.len(), None);
+        let cells = std::array::from_fn(|column| {
+            all[column].map(|median| Cell {
+                median,
+                spread: 0.0,
+                rounds: 5,
+            })
+        });
         Row {
-            bench: "latency",
+            bench: "bcast",
             layout: "contiguous",
             memory: Memory::Plain,
             ranks: 2,
+            distance: Distance::Near,
             threads: 1,
-            bytes: 8,
+            bytes: 65536,
             unit,
             columns: Columns {
-                cells: values.map(|v| {
-                    v.map(|median| Cell {
-                        median,
-                        spread: 0.0,
-                    })
-                }),
+                cells,
                 floor: Some(0.1),
                 transport: None,
             },
@@ -328,7 +471,7 @@ mod tests {
 
     #[test]
     fn best_peer_follows_the_unit() {
-        let values = [Some(1.0), Some(2.0), None, Some(4.0)];
+        let values = [Some(1.0), Some(2.0), None, Some(4.0), Some(0.1)];
         assert_eq!(row(Unit::Micros, values, &[]).ratio(), Some(0.5));
         assert_eq!(
             row(Unit::MegabytesPerSecond, values, &[]).ratio(),
@@ -337,32 +480,44 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_judged() {
-        const BARS: &[Bar] = &[
-            Bar::TimeOfBest(0.5),
-            Bar::TimeOfFloor(1.4),
-            Bar::OfPeer(2, 0.2),
-        ];
-        let r = row(Unit::Micros, [Some(0.2), Some(0.4), None, Some(0.9)], BARS);
+    fn rows_with_few_rounds_are_not_judged() {
+        const BARS: &[Bar] = &[Bar::CostOfBest(0.5), Bar::HeapOfBest(0.5)];
+        let values = [Some(0.2), Some(0.4), None, Some(0.9), Some(0.3)];
+        let mut r = row(Unit::Micros, values, BARS);
+        assert_eq!(r.bar_text(5), "<= 0.5 best: met; heap <= 0.5 best: NOT MET");
+        let rows = [r];
+        assert!(narrow(&rows, 5).contains("64K") && narrow(&rows, 5).ends_with("0.50 NOT\n"));
+        assert!(narrow(&rows, 5).lines().all(|line| line.len() <= 80));
         assert_eq!(
-            r.bar_text(),
-            "<= 0.5 best: met; <= 1.4 floor: NOT MET; <= 0.2 mpich: unknown"
+            verdicts(&rows, 5),
+            "not met: bcast, 2 ranks, 64K, near: 0.50, heap <= 0.5 best\n\
+             bars: 0 of 1 judged rows meet all\n"
         );
-        let r = row(
-            Unit::MessagesPerSecond,
-            [Some(2.0), None, None, Some(1.0)],
-            &[Bar::OfPeer(3, 1.0), Bar::RateOfBest(2.0)],
+        [r] = rows;
+        if let Some(cell) = &mut r.columns.cells[3] {
+            cell.rounds = 4;
+        }
+        assert_eq!(
+            r.bar_text(5),
+            "<= 0.5 best: not judged; heap <= 0.5 best: not judged"
         );
-        assert_eq!(r.bar_text(), ">= 1 intelmpi: met; >= 2 best: met");
+        assert_eq!(
+            verdicts(&[r], 5),
+            "not judged: bcast, 2 ranks, near: rounds 4 of 5: 64K\n\
+             bars: 0 of 0 judged rows meet all\n"
+        );
     }
 
     #[test]
     fn missing_columns_are_null() {
-        let r = row(Unit::Micros, [Some(0.2), None, Some(0.4), None], &[]);
-        let json = r.json();
+        let values = [Some(0.2), None, Some(0.4), None, None];
+        let json = row(Unit::Micros, values, &[]).json();
         assert_eq!(json["value"], 0.2);
         assert!(json["openmpi"].is_null() && json["intelmpi"].is_null());
-        assert_eq!(json["mpich"], 0.4);
+        assert_eq!(
+            (&json["mpich"], &json["cores"]),
+            (&json!(0.4), &json!("near"))
+        );
     }
 
     #[test]

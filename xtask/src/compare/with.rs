@@ -6,7 +6,7 @@
 //! again because the host had moved the cores apart: the three follow each other within a
 //! second or two, and the medians are over rounds.
 
-use super::cases::{CASES, Case};
+use super::cases::{Case, cases};
 use super::contestant::{Contestant, Osier};
 use super::hop::Hops;
 use super::sample::{Key, median};
@@ -79,7 +79,8 @@ pub fn compare(commit: &str, only: &[String], rounds: usize, quick: bool) -> Res
     let mut hops = Hops::new();
     let now = Osier::build(&mut hops)?;
     let older = Osier::at(build_older(commit)?)?;
-    let cases = CASES.iter().filter(|case| match only.is_empty() {
+    let all = cases(&[2, 4], false);
+    let cases = all.iter().filter(|case| match only.is_empty() {
         true => matches!(
             case.bench,
             "latency" | "message-rate" | "barrier" | "allreduce" | "launch"
@@ -87,14 +88,7 @@ pub fn compare(commit: &str, only: &[String], rounds: usize, quick: bool) -> Res
         false => only.iter().any(|only| only == case.bench),
     });
     let parts: Vec<(&Case, u64)> = cases
-        .flat_map(|case| {
-            let sizes = if case.sizes.is_empty() {
-                &[0]
-            } else {
-                case.sizes
-            };
-            sizes.iter().map(move |bytes| (case, *bytes))
-        })
+        .flat_map(|case| case.runs().iter().map(move |bytes| (case, *bytes)))
         .collect();
     let bar = ProgressBar::new((rounds * parts.len() * 3) as u64);
     bar.set_style(
