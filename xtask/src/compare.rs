@@ -63,6 +63,8 @@ pub const THREADS: usize = 5;
 const FLOORS: usize = 6;
 /// The floor of reading a peer's memory in place.
 pub const MAPPED: usize = 9;
+/// How often the file of `--resume` is written, besides after each round.
+const KEPT_EVERY: Duration = Duration::from_secs(15);
 /// Rows with fewer rounds are not judged.
 const LEAST_ROUNDS: usize = 5;
 
@@ -183,7 +185,13 @@ pub fn run(args: &Args) -> Result {
 
     let mut troubles = Troubles::default();
     let mut hops = Hops::new();
-    let (contestants, peers) = prepare(&args.columns, osu.as_deref(), &mut hops, &mut troubles);
+    let (contestants, peers) = prepare(
+        &args.columns,
+        osu.as_deref(),
+        args.quick,
+        &mut hops,
+        &mut troubles,
+    );
     if contestants.is_empty() {
         return Err("nothing to compare: no column could be prepared".into());
     }
@@ -308,6 +316,7 @@ type Ready = (Vec<(usize, Box<dyn Contestant>)>, Vec<String>);
 fn prepare(
     columns: &[String],
     osu: Option<&Path>,
+    quick: bool,
     hops: &mut Hops,
     troubles: &mut Troubles,
 ) -> Ready {
@@ -321,7 +330,7 @@ fn prepare(
         (FLOORS, "floors", Way::Floors),
     ];
     if ways.iter().any(|(_, name, _)| wanted(name)) {
-        match Osier::build(hops) {
+        match Osier::build(hops, quick) {
             Ok(osier) => {
                 for (column, name, way) in ways {
                     let mut column_of = osier.by(way);
@@ -400,6 +409,7 @@ impl Session<'_> {
         let mut broken: Vec<(&str, u32, usize)> = Vec::new();
         let first = self.store.next_round();
         let mut over = true;
+        let mut written = Instant::now();
         for pass in 0.. {
             let lacks = |store: &Store, case: &Case, bytes: u64, column: usize| {
                 // Whatever a floor's first column has, the others have.
@@ -462,6 +472,12 @@ impl Session<'_> {
                     }
                 }
                 bar.inc(1);
+                if let Some(file) = self.resume
+                    && written.elapsed() > KEPT_EVERY
+                {
+                    self.store.write(file)?;
+                    written = Instant::now();
+                }
             }
             if let Some(file) = self.resume {
                 self.store.write(file)?;

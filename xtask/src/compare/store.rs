@@ -155,7 +155,9 @@ impl Store {
             self.rows.len() - 1
         });
         let row = &mut self.rows[at];
-        row.transport = value.transport().or(row.transport.take());
+        if column == 0 {
+            row.transport = value.transport().or(row.transport.take());
+        }
         row.rounds.push(Run {
             round,
             column: NAMES[column].into(),

@@ -77,7 +77,7 @@ impl Row {
 pub fn compare(commit: &str, only: &[String], rounds: usize, quick: bool) -> Result {
     let rounds = if quick { 1 } else { rounds.max(LEAST_ROUNDS) };
     let mut hops = Hops::new();
-    let now = Osier::build(&mut hops)?;
+    let now = Osier::build(&mut hops, quick)?;
     let older = Osier::at(build_older(commit)?)?;
     let all = cases(&[2, 4], false);
     let cases = all.iter().filter(|case| match only.is_empty() {
