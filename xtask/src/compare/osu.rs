@@ -45,7 +45,7 @@ impl Ranged {
     pub fn of(source: &Path) -> Self {
         let mut ranged = Self::default();
         for file in files(source) {
-            let is_source = file.extension().is_some_and(|e| e == "c");
+            let is_source = file.extension().is_some_and(|e| e == "c" || e == "h");
             let tells = || fs::read(&file).map(|text| tells_of_ranges(&text));
             if !is_source || !tells().unwrap_or(false) {
                 continue;
@@ -68,7 +68,8 @@ impl Ranged {
 
 fn tells_of_ranges(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
-    text.contains("MIN:]MAX") || text.contains("MIN:MAX")
+    // In a text of help, or as a long option of newer releases.
+    text.contains("MIN:]MAX") || text.contains("{\"message-size\", required_argument")
 }
 
 fn is_of_messages(case: &Case) -> bool {
@@ -312,7 +313,8 @@ mod tests {
         fs::write(&file, "  -m [MIN:]MAX").unwrap();
         let ranged = Ranged::of(&folder);
         assert!(ranged.collectives && !ranged.messages);
-        fs::write(folder.join("osu_util.c"), "[MIN:]MAX").unwrap();
+        let option = "{\"message-size\", required_argument, 0, 'm'},";
+        fs::write(folder.join("osu_util_options.h"), option).unwrap();
         let all = cases(&[2], true);
         let mut osu = all.iter().filter(|case| case.is_osu());
         assert!(osu.all(|case| Ranged::of(&folder).takes(case)));
