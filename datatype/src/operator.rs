@@ -320,9 +320,19 @@ fn each<const N: usize>(on: Operands, f: impl Fn([u8; N], [u8; N]) -> [u8; N]) -
     let mut at = 0;
     while BLOCK.is_multiple_of(N) && at + BLOCK <= on.bytes {
         // SAFETY: invariant 5: inside both operands.
-        let left = unsafe { on.left.add(at).cast::<[u8; BLOCK]>().read_unaligned() };
+        let left = unsafe {
+            on.left
+                .wrapping_add(at)
+                .cast::<[u8; BLOCK]>()
+                .read_unaligned()
+        };
         // SAFETY: invariant 5: inside both operands.
-        let right = unsafe { on.right.add(at).cast::<[u8; BLOCK]>().read_unaligned() };
+        let right = unsafe {
+            on.right
+                .wrapping_add(at)
+                .cast::<[u8; BLOCK]>()
+                .read_unaligned()
+        };
         let mut made = [0u8; BLOCK];
         let (lefts, rights) = (left.as_chunks::<N>().0, right.as_chunks::<N>().0);
         let both = lefts.iter().zip(rights);
@@ -330,20 +340,26 @@ fn each<const N: usize>(on: Operands, f: impl Fn([u8; N], [u8; N]) -> [u8; N]) -
             *made = f(*left, *right);
         }
         // SAFETY: invariant 5: inside the result.
-        unsafe { on.into.add(at).cast::<[u8; BLOCK]>().write_unaligned(made) };
+        unsafe {
+            on.into
+                .wrapping_add(at)
+                .cast::<[u8; BLOCK]>()
+                .write_unaligned(made)
+        };
         at += BLOCK;
     }
     while at + N <= on.bytes {
         // SAFETY: invariant 5: inside both operands.
-        let left = unsafe { on.left.add(at).cast::<[u8; N]>().read_unaligned() };
+        let left = unsafe { on.left.wrapping_add(at).cast::<[u8; N]>().read_unaligned() };
         // SAFETY: invariant 5: inside both operands.
-        let right = unsafe { on.right.add(at).cast::<[u8; N]>().read_unaligned() };
+        let right = unsafe { on.right.wrapping_add(at).cast::<[u8; N]>().read_unaligned() };
+        let made = f(left, right);
         // SAFETY: invariant 5: inside the result.
         unsafe {
             on.into
-                .add(at)
+                .wrapping_add(at)
                 .cast::<[u8; N]>()
-                .write_unaligned(f(left, right))
+                .write_unaligned(made)
         };
         at += N;
     }
@@ -560,7 +576,9 @@ fn pairs(largest: bool, (value, index): (Basic, Basic), on: Operands) -> Option<
     for at in (0..on.bytes).step_by(size) {
         for (copy, from) in both.iter_mut().zip([on.left, on.right]) {
             // SAFETY: invariant 5: one element of an operand, which is copied.
-            unsafe { std::ptr::copy_nonoverlapping(from.add(at), copy.as_mut_ptr(), size) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.wrapping_add(at), copy.as_mut_ptr(), size)
+            };
         }
         let [left, right] = &mut both;
         let (left, right) = (&mut left[..size], &right[..size]);
@@ -594,7 +612,7 @@ fn pairs(largest: bool, (value, index): (Basic, Basic), on: Operands) -> Option<
             left[split..].copy_from_slice(&right[split..]);
         }
         // SAFETY: invariant 5: one element of the result.
-        unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), on.into.add(at), size) };
+        unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), on.into.wrapping_add(at), size) };
     }
     Some(())
 }

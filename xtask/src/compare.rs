@@ -10,7 +10,7 @@
 //!
 //! | module | duty |
 //! |---|---|
-//! | [`cases`], [`bars`] | what is measured, and what it is held against |
+//! | [`mod@cases`], [`bars`] | what is measured, and what it is held against |
 //! | [`contestant`], [`osu`] | how each column is built and run |
 //! | [`hop`] | the distance of the cores |
 //! | [`store`] | all values, and the file of `--resume` |

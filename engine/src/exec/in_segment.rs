@@ -19,7 +19,9 @@
 //!    which functions of the user get, or by operators of the library. A peer that goes wrong
 //!    makes wrong results.
 //! 2. Views are those of the call's own memory (invariants 2 to 4 of `run`); the scratch that
-//!    operands are copied to is this thread's, taken while it is used.
+//!    operands are copied to is this thread's, taken while it is used, and as long as is said.
+//! 3. Nobody writes what a rank reads of a call before that rank is done with it: slots by
+//!    invariant 3 of the segment, lent and published memory by the plan's last flags.
 
 use super::inline::Desk;
 use super::operator::{Fit, Reduction};
@@ -356,7 +358,7 @@ pub fn read(from: &Source, to: &RawView) -> Result<()> {
         let mut at = 0;
         while at < bytes {
             let n = warm.len().min(bytes - at);
-            // SAFETY: the slice has `n` bytes.
+            // SAFETY: invariant 2: the slice has `n` bytes.
             unsafe { memory.read(offset + at, warm.as_mut_ptr(), n) }?;
             // SAFETY: invariant 2: the range is the view's, and the block is elsewhere.
             unsafe { to.unpack(at..at + n, warm.as_ptr()) };
@@ -410,12 +412,12 @@ impl Source {
         match self {
             Source::Own(view) => {
                 if let Some(own) = view.as_contiguous() {
-                    // SAFETY: the caller's contract.
+                    // SAFETY: invariant 2, by the caller's contract.
                     unsafe { std::ptr::copy_nonoverlapping(own.wrapping_add(at), to, n) };
                 }
                 Ok(())
             }
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 2, by the caller's contract.
             Source::Peer(memory, offset) => Ok(unsafe { memory.read(offset + at, to, n) }?),
         }
     }
@@ -427,8 +429,7 @@ impl Source {
             && takes
             && bytes >= LEAST_TAKEN
         {
-            // SAFETY: nobody writes a slot before this rank is done with the call (invariant 3 of
-            // the segment).
+            // SAFETY: invariant 3.
             unsafe { memory.take_lines(*offset, bytes) };
         }
     }
@@ -480,7 +481,7 @@ fn fold_known(
             let here = |source: &Source, known: Option<*const u8>, room: &mut [u8]| match known {
                 Some(known) => Ok(known.wrapping_add(at)),
                 None => {
-                    // SAFETY: room for `n` bytes, which is this thread's.
+                    // SAFETY: invariant 2: room for `n` bytes.
                     unsafe { source.copy_to(at, room.as_mut_ptr(), n) }?;
                     Ok::<_, Error>(room.as_ptr())
                 }
@@ -515,9 +516,9 @@ fn fold_copies(
         for at in (0..bytes).step_by(step) {
             let n = step.min(bytes - at);
             let (first, second) = (&mut first[..n], &mut second[..n]);
-            // SAFETY: room for `n` bytes, which is this thread's.
+            // SAFETY: invariant 2: room for `n` bytes.
             unsafe { left.copy_to(at, first.as_mut_ptr(), n) }?;
-            // SAFETY: room for `n` bytes, which is this thread's.
+            // SAFETY: invariant 2: room for `n` bytes.
             unsafe { right.copy_to(at, second.as_mut_ptr(), n) }?;
             operator.combine(fit, first, second)?;
             // SAFETY: invariant 2: as many bytes of the run's own.
@@ -600,7 +601,7 @@ mod tests {
     }
 
     fn of_peer(bytes: &[u8]) -> Source {
-        // SAFETY: the vector outlives its use.
+        // SAFETY: invariant 3: the vector outlives its use.
         Source::Peer(
             unsafe { PeerMemory::mapped(bytes.as_ptr(), bytes.len()) },
             0,

@@ -507,9 +507,9 @@ impl Lane {
         else {
             return Waited::Done(());
         };
-        match self.not_past(call, segment) {
-            Ok(Some(peer)) => return Waited::For(peer),
-            Ok(None) | Err(_) => {}
+        // Of a peer whose words were overwritten nothing is known any more.
+        if let Ok(Some(peer)) = self.not_past(call, segment) {
+            return Waited::For(peer);
         }
         self.port.in_segment.lent.swap_remove(at);
         Waited::Done(())

@@ -668,7 +668,7 @@ impl ShmEndpoint {
         bytes: usize,
     ) -> Result<PeerMemory, TransportError> {
         if bytes == 0 {
-            // SAFETY: nothing of it is read.
+            // SAFETY: invariant 4: no byte of it is read.
             return Ok(unsafe { PeerMemory::mapped(std::ptr::NonNull::dangling().as_ptr(), 0) });
         }
         let base = place << 8 >> 8;

@@ -328,7 +328,7 @@ impl Segment for Rank {
             !of.left || matches!(part, Part::Slot(_)),
             "memory was given back"
         );
-        // SAFETY: the test keeps buffers and slots until all runs are complete.
+        // SAFETY: invariant 2 of `run`: the test keeps buffers and slots until all are complete.
         Ok(unsafe { PeerMemory::mapped(start, end) })
     }
 
