@@ -87,6 +87,7 @@ pub(crate) struct FlagLine {
     data: [AtomicU64; BESIDE_FLAG_BYTES / 8],
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<FlagLine>() == LINE_BYTES && size_of::<Own>() == LINE_BYTES);
 const _: () = assert!(SET_AT[0] + LINE_BYTES + PAGE_SLOT_BYTES <= SET_AT[1]);
 const _: () = assert!(SET_AT[1] + LINE_BYTES + PAGE_SLOT_BYTES <= OWN_AT);

@@ -533,3 +533,148 @@ fn overwritten_words_are_never_other_messages() {
     }
     assert!(unheard > 20, "only {unheard} of 600 words are looked at");
 }
+
+/// Flags, what is said with them, and slots cross; slots change hands by turns.
+#[test]
+fn flags_tell_of_slots_that_change_hands() {
+    let (a, b) = pair();
+    let mut ea = a.endpoint(5, vec![0, 1]);
+    let mut eb = b.endpoint(5, vec![0, 1]);
+    // The lowest member makes the segment.
+    assert!(eb.collective().expect("memory").is_none());
+    let ca = ea.collective().expect("memory").expect("made");
+    let cb = eb.collective().expect("memory").expect("found");
+    let mut before: Vec<*mut u8> = Vec::new();
+    for call in 0..60u32 {
+        let (set, turn) = ((call & 1) as usize, (call / 2) as u16);
+        for bytes in [8usize, 500, 40_000] {
+            let at = ca.own_slot(set, bytes, turn).expect("memory");
+            // Whose turn is on the other's slot waits for it to be made.
+            let theirs = cb.own_slot(set, bytes, turn).expect("memory");
+            let at = match at {
+                Ok(at) => at,
+                Err(rank) => {
+                    assert_eq!(rank, 1);
+                    ca.own_slot(set, bytes, turn)
+                        .expect("memory")
+                        .expect("by now")
+                }
+            };
+            let theirs = theirs.expect("the other has made its own");
+            assert_ne!(at, theirs);
+            // SAFETY: invariant 1 of `collective`: room for as many bytes.
+            unsafe { std::ptr::write_bytes(at, call as u8, bytes) };
+            let seen = cb.slot_of(0, set, bytes, turn).expect("a slot");
+            let mut got = vec![0xff; bytes];
+            // SAFETY: invariant 1 of `collective`: the vector has as many bytes.
+            unsafe { seen.read(0, got.as_mut_ptr(), bytes) }.expect("inside");
+            assert!(
+                got.iter().all(|byte| *byte == call as u8),
+                "{call}: {bytes}"
+            );
+            if bytes == 500 {
+                before.push(at);
+            }
+        }
+        let said = Said {
+            bytes: 500,
+            done: call,
+            turn,
+        };
+        let raised = Raised { call, progress: 9 };
+        assert_ne!(cb.flag(0, set).expect("sound"), Some(raised));
+        ca.raise(set, raised, said);
+        assert_eq!(cb.flag(0, set).expect("sound"), Some(raised));
+        assert_eq!(cb.said(0, set, call).expect("sound"), said);
+    }
+    assert_ne!(before[0], before[2], "turns change the place");
+    assert_eq!(before[0], before[4]);
+    assert_eq!(a.malformed() + b.malformed(), 0);
+}
+
+/// Who writes over words of a segment makes them unreadable.
+#[test]
+fn overwritten_words_of_a_segment_are_found() {
+    let mut found = 0;
+    for seed in 0..400u64 {
+        let (a, b) = pair();
+        let mut ea = a.endpoint(5, vec![0, 1]);
+        let mut eb = b.endpoint(5, vec![0, 1]);
+        let ca = ea.collective().expect("memory").expect("made");
+        let said = Said {
+            bytes: 40_000,
+            done: 6,
+            turn: 3,
+        };
+        let raised = Raised {
+            call: 7,
+            progress: 1,
+        };
+        assert!(ca.own_slot(1, 40_000, 0).expect("memory").is_ok());
+        ca.set_done(Done {
+            call: 6,
+            segments: 0,
+        });
+        ca.raise(1, raised, said);
+        let cb = eb.collective().expect("memory").expect("found");
+        let list = a.segments_of(0).load(Ordering::Relaxed);
+        let page = a.pages(list, 1).expect("the first page");
+        // A word of the flag's line, or of what the rank says of itself.
+        let at = [2048, 2056, 2064, 3968, 3984][seed as usize % 5];
+        // SAFETY: invariant 2 of `mapping`: inside the arena, aligned, an atomic.
+        let word = unsafe { &*page.wrapping_add(at).cast::<AtomicU64>() };
+        let value = word.load(Ordering::Relaxed);
+        let other = match seed % 3 {
+            0 => u64::MAX,
+            1 => value ^ 1 << (seed % 64),
+            _ => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        };
+        word.store(other, Ordering::Relaxed);
+        let flag = cb.flag(0, 1);
+        let heard = match &flag {
+            Ok(Some(got)) if *got == raised => match cb.said(0, 1, 7) {
+                Ok(got) => {
+                    assert_eq!(got, said, "{seed}");
+                    cb.done(0).is_err() || cb.slot_of(0, 1, 40_000, 0).is_err()
+                }
+                Err(_) => true,
+            },
+            Ok(_) => false,
+            Err(_) => true,
+        };
+        found += u32::from(heard);
+    }
+    assert!(found > 380, "{found} of 400");
+}
+
+/// A segment is used again for another channel when all members have left, and slots when
+/// nobody reads them.
+#[test]
+fn segments_and_slots_are_used_again() {
+    let (a, b) = pair();
+    let mut used = 0;
+    for channel in 5..40 {
+        let mut ea = a.endpoint(channel, vec![0, 1]);
+        let mut eb = b.endpoint(channel, vec![0, 1]);
+        let call = 3;
+        for endpoint in [&mut ea, &mut eb] {
+            let c = endpoint.collective().expect("memory").expect("there");
+            assert!(c.own_slot(1, 40_000, 0).expect("memory").is_ok());
+            assert_eq!(c.flag(0, 0).expect("clear"), None);
+            let said = Said {
+                bytes: 1,
+                done: 0,
+                turn: 0,
+            };
+            c.raise(1, Raised { call, progress: 1 }, said);
+            c.set_done(Done {
+                call: call + 1,
+                segments: 0,
+            });
+        }
+        if channel == 8 {
+            used = a.job().segment().reserved_bytes();
+        }
+    }
+    assert_eq!(a.job().segment().reserved_bytes(), used);
+}
