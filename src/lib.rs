@@ -245,6 +245,8 @@ pub mod persistent {
 /// Requests beyond [`Request`]: waiting for several, sets, exchanges,
 /// requests of the program's own, buffered sends.
 pub mod requests {
+    #[doc(hidden)]
+    pub use crate::p2p::Begun;
     pub use crate::p2p::{
         AnyRequest, BSEND_OVERHEAD, Callbacks, Completer, FlushRequest, GeneralizedRequest, Member,
         ScopedRequest, SendRecv, SendRecvReplace, WaitSet, Waitable, Watched, first_over,

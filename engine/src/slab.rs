@@ -15,6 +15,18 @@ struct Entry<T> {
     value: Option<T>,
 }
 
+/// An entry that was taken and has no value yet.
+pub struct Vacant<'a, T>(&'a mut Option<T>);
+
+impl<T> Vacant<'_, T> {
+    /// Stores the entry's value.
+    #[inline(always)]
+    pub fn fill(self, value: T) {
+        // There is none to drop.
+        std::mem::forget(self.0.replace(value));
+    }
+}
+
 /// A slab with a free list; entries are re-used, newest first.
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
@@ -49,16 +61,26 @@ impl<T> Slab<T> {
     /// Stores a value; `None` if [`Slab::CAPACITY`] values live.
     #[inline(always)]
     pub fn insert(&mut self, value: T) -> Option<u32> {
+        let (handle, place) = self.vacant()?;
+        place.fill(value);
+        Some(handle)
+    }
+
+    /// Takes an entry whose value is to be made for its handle, and where it stays: between
+    /// a look for room and the value's end nothing may fail, or the value has memory of its
+    /// own, from which it is copied before its stores have left the processor.
+    #[inline(always)]
+    pub fn vacant(&mut self) -> Option<(u32, Vacant<'_, T>)> {
         if self.free == NONE && !self.grow() {
             return None;
         }
         let index = self.free;
-        let entry = &mut self.entries[index as usize];
+        let entry = self.entries.get_mut(index as usize)?;
+        let handle = index | u32::from(entry.generation) << INDEX_BITS;
         self.free = entry.next_free;
         entry.next_free = NONE;
-        entry.value = Some(value);
         self.len += 1;
-        Some(index | u32::from(entry.generation) << INDEX_BITS)
+        Some((handle, Vacant(&mut entry.value)))
     }
 
     #[cold]

@@ -470,6 +470,54 @@ impl Communicator {
         self.receive_here(&mut lane, view, source, tag)
     }
 
+    /// Begins to receive what names its source and tag, for layers above that keep handles
+    /// for requests; `None`: it needs a request, and nothing has happened.
+    ///
+    /// # Safety
+    /// The memory stays, and nothing else uses it, until [`Communicator::end_receive`] has
+    /// returned for the handle, or the request of [`Communicator::adopt_receive`] is over.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn begin_receive<B: BufferMut>(
+        &self,
+        buffer: &mut B,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Option<Begun> {
+        let (source, tag) = names::exact(source.into(), tag.into(), self.peer_count())?;
+        let mut lane = self.lane().lock();
+        if !lane.is_plain() {
+            return None;
+        }
+        let view = buffer.view_mut().raw();
+        if view.as_device().is_some() {
+            return None;
+        }
+        let begun = match lane.receive_at_once(&view, source, tag) {
+            Some(bytes) => Some(Begun::Received(bytes)),
+            None if lane.expects_all() => lane.post_exact(view, source, tag).map(Begun::Posted),
+            None => None,
+        };
+        self.core().after(&mut lane);
+        begun
+    }
+
+    /// Waits for a receive that [`Communicator::begin_receive`] has posted.
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`], of the transfer.
+    #[doc(hidden)]
+    #[inline]
+    #[track_caller]
+    pub fn end_receive(&self, handle: u32) -> Result<Outcome> {
+        let ended = match self.end_early(handle) {
+            Some(ended) => ended,
+            None => self.wait_raw(Posted::Pending(handle)),
+        };
+        self.reported(ended)
+    }
+
     /// Receives a short message that is there already.
     #[inline]
     pub(crate) fn receive_early(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
@@ -578,14 +626,30 @@ impl Communicator {
         self.wait_raw(posted?)
     }
 
+    /// The result of an operation that is complete, or whose message is there and short.
+    #[inline]
+    pub(crate) fn end_early(&self, handle: u32) -> Option<Result<Outcome>> {
+        if self.core().trace.is_some() {
+            return None;
+        }
+        let mut lane = self.lane().lock();
+        let ended = lane.take_served(handle);
+        self.core().after(&mut lane);
+        ended
+    }
+
     #[track_caller]
     pub(crate) fn wait_raw(&self, posted: Posted) -> Result<Outcome> {
         match posted {
             Posted::Done(outcome) => Ok(outcome),
-            Posted::Pending(handle) => {
-                let _span = self.span(Kind::Wait, ANY, ANY, 0);
-                self.core().wait_on(self.lane(), |lane| lane.take(handle))
-            }
+            Posted::Pending(handle) => match self.end_early(handle) {
+                Some(ended) => ended,
+                None => {
+                    let _span = self.span(Kind::Wait, ANY, ANY, 0);
+                    self.core()
+                        .wait_on(self.lane(), |lane| lane.take_served(handle))
+                }
+            },
         }
     }
 
@@ -603,7 +667,7 @@ impl Communicator {
             let _span = self.span(Kind::WaitAll, ANY, ANY, count);
             self.core().wait_on(self.lane(), |lane| {
                 while let Some(handle) = next {
-                    if let Err(e) = lane.take(handle)? {
+                    if let Err(e) = lane.take_served(handle)? {
                         first.get_or_insert(e);
                     }
                     next = left.next();
@@ -684,6 +748,16 @@ impl Communicator {
         self.core()
             .wait_on(self.lane(), |lane| lane.revoke(handle).then_some(()));
     }
+}
+
+/// What [`Communicator::begin_receive`] has done.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Begun {
+    /// Received so many bytes.
+    Received(usize),
+    /// Posted an operation, which this handle names.
+    Posted(u32),
 }
 
 pub(crate) fn elements<T: Datatype>(bytes: usize) -> Result<usize> {

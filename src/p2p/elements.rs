@@ -45,12 +45,12 @@ impl Elements {
     }
 
     /// As [`Elements::shown`], to receive into.
-    #[inline]
+    #[inline(always)]
     pub fn shown_mut(&mut self) -> ManuallyDrop<ViewMut<'_>> {
         ManuallyDrop::new(self.view_mut())
     }
 
-    #[inline]
+    #[inline(always)]
     fn raw(&self) -> RawView {
         RawView::uniform(self.origin, self.bytes, self.basic)
     }
@@ -69,12 +69,12 @@ impl Buffer for Elements {
 }
 
 impl BufferMut for Elements {
-    #[inline]
+    #[inline(always)]
     fn view_mut(&mut self) -> ViewMut<'_> {
         ViewMut::of_raw(self.raw())
     }
 
-    #[inline]
+    #[inline(always)]
     fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
         look(&self.shown_mut())
     }

@@ -32,6 +32,8 @@ mod transfer;
 mod waits;
 mod waitset;
 
+#[doc(hidden)]
+pub use blocking::Begun;
 pub(crate) use buffered::buffer_calls;
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
 #[doc(hidden)]

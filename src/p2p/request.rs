@@ -178,6 +178,12 @@ impl Communicator {
         Ok(Request::new(self, posted, buffer))
     }
 
+    /// The request of a receive that [`Communicator::begin_receive`] has posted.
+    #[doc(hidden)]
+    pub fn adopt_receive<B: OwnedBufferMut>(&self, handle: u32, buffer: B) -> Request<B> {
+        Request::new(self, Some(Posted::Pending(handle)), buffer)
+    }
+
     /// Runs a future to its end; this thread drives the communication that it
     /// waits for.
     #[track_caller]

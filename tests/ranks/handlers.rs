@@ -141,6 +141,22 @@ fn too_long(comm: &Communicator) {
 fn point_to_point(comm: &Communicator, b: &Bench) {
     let (me, bad) = (comm.rank(), comm.size());
     let mut one = [0u64];
+    // Where nothing waits for a receive.
+    let alone = comm
+        .split(Some(me as u32), 0)
+        .expect("split")
+        .expect("mine");
+    alone.set_error_handler(b.handler());
+    b.check("Communicator::end_receive", || {
+        let mut short = [0u64];
+        // SAFETY: the array outlives the receive, which the call below ends.
+        let begun = unsafe { alone.begin_receive(&mut short, 0, 9) };
+        let Some(osier::requests::Begun::Posted(handle)) = begun else {
+            panic!("{begun:?}");
+        };
+        too_long(&alone);
+        alone.end_receive(handle)
+    });
     b.check("Communicator::send", || comm.send(&one, bad, 0));
     b.check("Communicator::send", || comm.send(&one, me, -1));
     b.check("Communicator::ssend", || comm.ssend(&one, bad, 0));

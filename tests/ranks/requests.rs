@@ -242,3 +242,51 @@ fn waiting_in_another_thread_than_posting() {
         }
     });
 }
+
+/// Windows of receives that are posted before their messages: of one tag and of several, in
+/// posting order and not, with one that is too long, one that is cancelled, and a wildcard
+/// among them.
+#[test]
+fn windows_of_posted_receives() {
+    const WINDOW: usize = 100;
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        for (round, several) in [(0, false), (1, true), (2, false)] {
+            let tag = |i: usize| if several { (i % 3) as u32 } else { 0 };
+            let lengths = |i: usize| if i % 10 == 9 { 40 + i } else { 1 + i % 8 };
+            let mut receives: Vec<_> = (0..WINDOW)
+                .map(|i| {
+                    let room = if i == 50 { 0 } else { lengths(i) };
+                    match (round, i) {
+                        (2, 70) => comm.irecv(vec![0u8; room], osier::ANY_SOURCE, 0),
+                        _ => comm.irecv(vec![0u8; room], peer, tag(i)),
+                    }
+                    .expect("irecv")
+                })
+                .collect();
+            let mut never = comm.irecv(vec![0u8; 8], peer, 99).expect("irecv");
+            comm.barrier().expect("barrier");
+            for i in 0..WINDOW {
+                comm.send(&vec![(round + i) as u8; lengths(i)], peer, tag(i))
+                    .expect("send");
+            }
+            assert!(never.cancel());
+            let late = receives.split_off(WINDOW / 2);
+            for (i, request) in late.into_iter().enumerate().rev() {
+                let i = WINDOW / 2 + i;
+                match request.wait() {
+                    Ok((got, status)) => {
+                        assert_eq!(got, vec![(round + i) as u8; lengths(i)]);
+                        assert_eq!((status.source(), status.tag()), (Some(peer), Some(tag(i))));
+                    }
+                    Err(e) => assert!(i == 50 && e.kind() == osier::ErrorKind::Truncated, "{e}"),
+                }
+            }
+            let early = osier::requests::wait_all(receives).expect("wait_all");
+            for (i, (got, _)) in early.into_iter().enumerate() {
+                assert_eq!(got, vec![(round + i) as u8; lengths(i)]);
+            }
+            comm.barrier().expect("barrier");
+        }
+    });
+}

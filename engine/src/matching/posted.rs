@@ -12,10 +12,16 @@
 //! the posting order decides between them. While no receive with a wildcard
 //! waits, only the exact index is read.
 //!
+//! While all that wait name one source and one tag, as in a window of receives, they are in
+//! one list instead, `alone`, and nothing is hashed. The first other one moves them to the
+//! index; the list begins again when the queue has run empty.
+//!
 //! # Invariants
 //! 1. `order` rises with every post and is never used twice, so that a
 //!    [`PostedKey`] cannot name a later entry in the same node.
 //! 2. A node on the slab's free list has `order == FREE`.
+//! 3. Either `alone` is NIL, or all receives are in its list, in posting order, have the same
+//!    key, and are exact; the index is empty then.
 
 use super::chains::{Ends, Fifo, KeyIndex, Keyed, NIL, append, detach};
 use super::slab::Slab;
@@ -109,6 +115,8 @@ pub struct PostedQueue {
     by_source: KeyIndex,
     by_tag: KeyIndex,
     any: u32,
+    /// Head of the only list, while there is one.
+    alone: u32,
 }
 
 impl PostedQueue {
@@ -123,6 +131,7 @@ impl PostedQueue {
             by_source: KeyIndex::new(),
             by_tag: KeyIndex::new(),
             any: NIL,
+            alone: NIL,
         }
     }
 
@@ -138,11 +147,35 @@ impl PostedQueue {
         self.len == 0
     }
 
+    /// Adds a receive from one source with one tag behind all others.
+    #[inline(always)]
+    pub fn post_exact(&mut self, envelope: Envelope, item: u32) -> PostedKey {
+        let key = envelope.key();
+        let order = self.next_order | EXACT;
+        self.next_order += 1 << CLASS_BITS;
+        self.len += 1;
+        let at = self.slab.insert(Node {
+            key,
+            order,
+            ends: Ends::NONE,
+            chain: NIL,
+            item,
+        });
+        if self.len == 1 || self.is_alone(key) {
+            append(self.slab.nodes_mut(), &mut self.alone, at);
+        } else {
+            self.insert_beside(EXACT, at);
+        }
+        PostedKey { order, at }
+    }
+
     /// Adds a receive behind all others.
     #[inline]
     pub fn post(&mut self, pattern: Pattern, item: u32) -> PostedKey {
         let (class, key) = match (pattern.source, pattern.tag) {
-            (Some(source), TagPattern::Exact(tag)) => (EXACT, Envelope { source, tag }.key()),
+            (Some(source), TagPattern::Exact(tag)) => {
+                return self.post_exact(Envelope { source, tag }, item);
+            }
             (Some(source), TagPattern::Any) => (BY_SOURCE, u64::from(source)),
             (None, TagPattern::Exact(tag)) => (BY_TAG, u64::from(tag)),
             (None, TagPattern::Any) => (ANY, 0),
@@ -157,12 +190,48 @@ impl PostedQueue {
             chain: NIL,
             item,
         });
-        if class == EXACT {
-            self.exact.insert(self.slab.nodes_mut(), at);
-        } else {
-            self.insert_wild(class, at);
-        }
+        self.insert_beside(class, at);
         PostedKey { order, at }
+    }
+
+    /// Whether all receives that wait have this key.
+    #[inline]
+    fn is_alone(&self, key: u64) -> bool {
+        let head = self.slab.nodes().get(self.alone as usize);
+        head.is_some_and(|head| head.key == key)
+    }
+
+    /// The receive that was posted first, with its source and tag, if all that wait name
+    /// the same.
+    #[inline]
+    pub fn alone(&self) -> Option<(Envelope, u32)> {
+        let head = self.slab.nodes().get(self.alone as usize)?;
+        Some((Envelope::from_key(head.key), head.item))
+    }
+
+    /// Removes the receive that [`PostedQueue::alone`] has named.
+    #[inline]
+    pub fn take_alone(&mut self) {
+        let at = self.alone;
+        if at != NIL {
+            detach(self.slab.nodes_mut(), &mut self.alone, at);
+            self.release(at);
+        }
+    }
+
+    /// Inserts a receive that differs from others, which move to the index if they have not.
+    #[inline(never)]
+    fn insert_beside(&mut self, class: u64, at: u32) {
+        let nodes = self.slab.nodes_mut();
+        while self.alone != NIL {
+            let moved = self.alone;
+            detach(nodes, &mut self.alone, moved);
+            self.exact.insert(nodes, moved);
+        }
+        match class {
+            EXACT => self.exact.insert(nodes, at),
+            _ => self.insert_wild(class, at),
+        }
     }
 
     fn insert_wild(&mut self, class: u64, at: u32) {
@@ -181,6 +250,14 @@ impl PostedQueue {
     pub fn take(&mut self, envelope: Envelope) -> Option<u32> {
         if self.len == 0 {
             return None;
+        }
+        if self.alone != NIL {
+            let found = self.is_alone(envelope.key());
+            return found.then(|| {
+                let at = self.alone;
+                detach(self.slab.nodes_mut(), &mut self.alone, at);
+                self.release(at)
+            });
         }
         if self.wild != 0 {
             return self.take_among_wild(envelope);
@@ -225,6 +302,7 @@ impl PostedQueue {
         let nodes = self.slab.nodes_mut();
         let class = nodes[at as usize].class();
         match class {
+            EXACT if self.alone != NIL => detach(nodes, &mut self.alone, at),
             EXACT => self.exact.remove(nodes, at),
             BY_SOURCE => self.by_source.remove(nodes, at),
             BY_TAG => self.by_tag.remove(nodes, at),

@@ -87,6 +87,54 @@ fn the_earliest_message_wins_for_all_kinds() {
 }
 
 #[test]
+fn receives_of_one_source_and_tag_are_alone_until_another_is_posted() {
+    let others = [
+        Pattern::exact(3, 8),
+        Pattern::exact(4, 7),
+        anything(),
+        Pattern {
+            source: None,
+            tag: TagPattern::Exact(7),
+        },
+    ];
+    for other in others {
+        let mut posted = PostedQueue::new();
+        assert_eq!(posted.alone(), None);
+        let keys: Vec<_> = (0..4)
+            .map(|i| posted.post(Pattern::exact(3, 7), i))
+            .collect();
+        assert_eq!(posted.alone(), Some((env(3, 7), 0)));
+        assert_eq!(posted.take(env(3, 8)), None);
+        assert_eq!(posted.cancel(keys[1]), Some(1));
+        posted.take_alone();
+        assert_eq!(posted.alone(), Some((env(3, 7), 2)));
+        assert_eq!(posted.cancel(keys[0]), None);
+        // Another one moves all to the index, and they keep their order.
+        posted.post(other, 9);
+        assert_eq!(posted.alone(), None);
+        posted.post(Pattern::exact(3, 7), 4);
+        assert_eq!(posted.alone(), None);
+        assert_eq!(posted.cancel(keys[3]), Some(3));
+        assert_eq!(posted.take(env(3, 7)), Some(2));
+        let key = env(
+            other.source.unwrap_or(3),
+            if other.tag == TagPattern::Exact(8) {
+                8
+            } else {
+                7
+            },
+        );
+        assert_eq!(posted.take(key), Some(9));
+        assert_eq!(posted.take(env(3, 7)), Some(4));
+        // It has run empty: the list begins again.
+        posted.post(Pattern::exact(5, 1), 6);
+        assert_eq!(posted.alone(), Some((env(5, 1), 6)));
+        assert_eq!(posted.take_all_from(5), [6]);
+        assert!(posted.is_empty() && posted.alone().is_none());
+    }
+}
+
+#[test]
 fn any_tag_does_not_see_internal_traffic() {
     let internal = env(3, INTERNAL_TAG | 7);
     for pattern in patterns() {

@@ -72,6 +72,8 @@ pub struct Lane {
     pub probed: Option<u32>,
     spare: Vec<Vec<u8>>,
     idle_polls: u32,
+    /// Receives that are posted behind others before the next poll.
+    pub(crate) unpolled: u32,
     /// The last thing done here was a send that left at once.
     just_sent: bool,
 }
@@ -113,6 +115,7 @@ impl Lane {
             probed: None,
             spare: Vec::new(),
             idle_polls: 0,
+            unpolled: 0,
             just_sent: false,
         }
     }

@@ -20,6 +20,7 @@ use super::protocols::host_staged::check_ready_event;
 use super::protocols::{device_memory, host_staged, rendezvous};
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::executor::NO_RUN;
 use crate::matching::{Envelope, Pattern, TagPattern};
 use crate::trace::event::Kind;
 use crate::view::RawView;
@@ -29,18 +30,162 @@ use std::panic::Location;
 
 /// Messages that a new receive examines before it is posted.
 const EARLY_POLLS: usize = 4;
+/// Receives that are posted behind others without a poll after one that found nothing: so
+/// many messages share a line, which a poll takes from the peer that writes it.
+const POSTS_PER_POLL: u32 = 8;
+/// Messages that one call gives to posted receives before it looks after other things.
+const SERVED_AT_ONCE: usize = 64;
 
 impl Lane {
     /// Posts a receive. The memory belongs to the operation until it completes.
     #[inline]
     #[track_caller]
     pub fn irecv(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        if let (Some(source), TagPattern::Exact(tag)) = (pattern.source, pattern.tag)
+            && view.as_device().is_none()
+            && self.is_plain()
+        {
+            if let Some(bytes) = self.receive_at_once(&view, source, tag) {
+                return Ok(Posted::Done(Outcome { source, tag, bytes }));
+            }
+            if self.unexpected.is_empty() {
+                let posted = self.post_exact(view, source, tag);
+                return posted.map(Posted::Pending).ok_or_else(crate::slab::full);
+            }
+            return self.post(view, pattern);
+        }
+        self.irecv_any(view, pattern)
+    }
+
+    #[track_caller]
+    fn irecv_any(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         if view.as_device().is_none()
             && let Some(outcome) = self.receive_early(&view, pattern)
         {
             return Ok(Posted::Done(outcome));
         }
         self.post(view, pattern)
+    }
+
+    /// Whether receives of one source and tag may take the shortest way: nobody checks or
+    /// records, and no peer has ended.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.port.check.is_none() && self.port.trace.is_none() && self.dead_count == 0
+    }
+
+    /// Receives a message of one source and tag, if it is there and whole. Receives posted
+    /// before get theirs first. Where [`Lane::is_plain`], of memory of the host.
+    #[inline]
+    pub fn receive_at_once(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+        if !self.posted.is_empty() {
+            self.serve_early();
+        }
+        let pattern = Pattern::exact(source, tag);
+        if !self.may_receive_directly(pattern) {
+            return None;
+        }
+        let next = self.receive_next(view, source, tag);
+        next.or_else(|| self.receive_polled(view, pattern))
+    }
+
+    /// As [`Lane::receive_early`], after a look that found no short message.
+    #[inline(never)]
+    fn receive_polled(&mut self, view: &RawView, pattern: Pattern) -> Option<usize> {
+        self.receive_early(view, pattern).map(|o| o.bytes)
+    }
+
+    /// Gives messages that are there to posted receives, before one more is posted.
+    #[inline]
+    fn serve_early(&mut self) {
+        if self.unpolled != 0 {
+            self.unpolled -= 1;
+            return;
+        }
+        for _ in 0..EARLY_POLLS {
+            if self.serve_first() {
+                continue;
+            }
+            if self.posted.is_empty() {
+                return;
+            }
+            let Some(message) = &self.port.links.poll() else {
+                self.unpolled = POSTS_PER_POLL - 1;
+                return;
+            };
+            self.handle(message);
+        }
+    }
+
+    /// Gives the receive that was posted first its message, if that is the next of its source,
+    /// short and there; where all that are posted name one source and tag. No more is known
+    /// of a message that stays.
+    #[inline]
+    fn serve_first(&mut self) -> bool {
+        let Some((Envelope { source, tag }, handle)) = self.posted.alone() else {
+            return false;
+        };
+        let port = &mut self.port;
+        let Some(op) = port.ops.get_mut(handle) else {
+            return false;
+        };
+        if op.view.as_device().is_some() {
+            return false;
+        }
+        let (view, room) = (&op.view, op.view.bytes());
+        // SAFETY: invariant 3 of `protocols`: the receive is pending, and its view has `room`
+        // bytes; invariant 1 of `protocols` for the payload, which has no more.
+        let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
+        let taken = port.links.take_next(source, wire::EAGER, tag, room, copy);
+        let Some(bytes) = taken else {
+            return false;
+        };
+        self.posted.take_alone();
+        op.total = bytes;
+        if op.rare.is_none() && op.run == NO_RUN && !op.detached {
+            op.protocol = Protocol::Done { met: true };
+            port.finished = true;
+        } else {
+            op.stream();
+            port.received(handle);
+        }
+        self.moved += 1;
+        self.credit(source, bytes);
+        true
+    }
+
+    /// As [`Lane::take`], but for messages that are there and short: the receives that were
+    /// posted first get theirs, up to this one.
+    #[inline]
+    pub fn take_served(&mut self, handle: u32) -> Option<Result<Outcome>> {
+        if !self.port.is_done(handle) && self.is_plain() {
+            for _ in 0..SERVED_AT_ONCE {
+                if !self.serve_first() || self.port.is_done(handle) {
+                    break;
+                }
+            }
+        }
+        self.take(handle)
+    }
+
+    /// Whether no message waits for its receive.
+    #[inline]
+    pub fn expects_all(&self) -> bool {
+        self.unexpected.is_empty()
+    }
+
+    /// Posts a receive of memory of the host from one source with one tag; `None` without
+    /// room for its operation. Where [`Lane::is_plain`] and [`Lane::expects_all`].
+    // Into its callers, so that what it is given and makes stays in registers.
+    #[inline(always)]
+    #[track_caller]
+    pub fn post_exact(&mut self, view: RawView, source: u32, tag: u32) -> Option<u32> {
+        let (handle, place) = self.port.ops.vacant()?;
+        let key = self.posted.post_exact(Envelope { source, tag }, handle);
+        let mut op = Op::receive(view, Pattern::exact(source, tag), source, tag);
+        op.protocol = Protocol::Posted(Some(key));
+        place.fill(op);
+        Some(handle)
     }
 
     /// Looks whether the message is there already, so that the receive need
