@@ -13,6 +13,7 @@ use osier::buffers::{OwnedBuffer, OwnedBufferMut};
 use osier::collectives::{Contribution, Destination, OwnedContribution, OwnedDestination};
 use osier::datatype::bottom;
 use osier::{Buffer, BufferMut, Elements, Layout, View, ViewMut};
+use osier_engine::view::RawView;
 
 /// An address that C gives.
 pub type Address = *mut u8;
@@ -84,6 +85,13 @@ pub enum Memory {
 pub enum MemoryMut {
     Elements(Elements),
     View(Box<ViewMut<'static>>),
+}
+
+impl MemoryMut {
+    /// No memory at all.
+    pub fn nothing() -> MemoryMut {
+        MemoryMut::View(Box::new(ViewMut::of_raw(RawView::empty())))
+    }
 }
 
 impl Buffer for Memory {

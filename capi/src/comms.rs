@@ -92,6 +92,14 @@ fn free(on: *mut Handle) -> Res {
         return Err(bad_comm("freeing of a predefined communicator"));
     }
     held.attributes.clear(handle, MPI_ERR_COMM)?;
+    for of_any in REQUESTS.handles() {
+        // What is mere handles of the communicator's must hold it from now on.
+        if let Some(pending) = REQUESTS.get_mut(of_any)
+            && matches!(pending.on, On::Comm(on) if on == handle)
+        {
+            pending.widen();
+        }
+    }
     let removed = COMMS.remove(handle);
     if crate::threads::frees(handle) {
         // Named: the other call may end as if nothing had happened.

@@ -80,7 +80,7 @@ fn forget(handle: Handle) -> Option<Site> {
 fn describe(pending: &Pending) -> String {
     let what = match &pending.work {
         Work::Sent | Work::Send(_) => "send",
-        Work::Recv(_) => "receive",
+        Work::Recv(_) | Work::Received { .. } | Work::Posted(_) => "receive",
         Work::Once(_, Sort::Receives) => "send and receive",
         Work::Once(_, Sort::Collective | Sort::Completed) => "collective call",
         Work::Once(_, Sort::Flush) => "flush of a buffer",

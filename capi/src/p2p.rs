@@ -10,7 +10,7 @@ use crate::objects::{COMMS, REQUESTS, SESSIONS, comm, lock, session};
 use crate::state;
 use crate::status::leave_received;
 use crate::work::{Pending, Sort, Work};
-use osier::requests::FlushRequest;
+use osier::requests::{Begun, FlushRequest};
 use osier::{ANY_SOURCE, ANY_TAG, PROC_NULL, Rank, Source, TagSelector};
 use osier_engine::check::Site;
 use std::panic::Location;
@@ -44,15 +44,27 @@ pub fn to_selector(tag: c_int) -> TagSelector {
 /// Hands out a request.
 #[inline(always)]
 pub fn pend(work: Work, on: Handle, request: *mut Handle) -> Res {
-    let pending = Pending {
-        work,
-        on: On::Comm(on),
-    };
-    let persists = pending.is_persistent();
-    let handle = REQUESTS.insert(pending);
+    let on = On::Comm(on);
+    let handle = REQUESTS.insert_with(|| Pending { work, on });
     if held::follows() {
-        held::attach(handle, persists);
+        attach_held(handle);
     }
+    put(request, handle)
+}
+
+#[cold]
+fn attach_held(handle: Handle) {
+    let persists = REQUESTS.get(handle).is_some_and(Pending::is_persistent);
+    held::attach(handle, persists);
+}
+
+/// Hands out a request that is no more than a few words, and has nothing to attach.
+#[inline(always)]
+fn pend_words(work: impl FnOnce() -> Work, on: Handle, request: *mut Handle) -> Res {
+    let handle = REQUESTS.insert_with(|| Pending {
+        work: work(),
+        on: On::Comm(on),
+    });
     put(request, handle)
 }
 
@@ -76,7 +88,7 @@ macro_rules! sends {
                     if let Some(memory) = elements(buf, n, ty)
                         && comm.comm.$once(&memory, to_rank(dest), tag)
                     {
-                        return pend(Work::Sent, on, request);
+                        return pend_words(|| Work::Sent, on, request);
                     }
                 )?
                 let begun = comm.comm.$isend(view(buf, n, ty)?, to_rank(dest), tag)?;
@@ -107,6 +119,25 @@ mpi! {
         buf: Address, n: N, ty: Handle, source: c_int, tag: c_int, on: Handle, request: *mut Handle
     ) on On::Comm(on); {
         let comm = comm(on)?;
+        // Nothing but a handle: a request would hold the communicator, which costs each
+        // message two exchanges. Where threads free communicators, it must.
+        if let Some(mut memory) = elements(buf, n, ty)
+            && !state::has_threads()
+        {
+            let (from, with) = (to_source(source), to_selector(tag));
+            // SAFETY: C's contract: the memory is the receive's until the request is over.
+            match unsafe { comm.comm.begin_receive(&mut memory, from, with) } {
+                Some(Begun::Received(bytes)) => {
+                    let (source, tag) = (source as u32, tag as u32);
+                    let work = || Work::Received { source, tag, bytes };
+                    return pend_words(work, on, request);
+                }
+                Some(Begun::Posted(handle)) => {
+                    return pend_words(|| Work::Posted(handle), on, request);
+                }
+                None => {}
+            }
+        }
         let begun = comm.comm.irecv(view_mut(buf, n, ty)?, to_source(source), to_selector(tag))?;
         pend(Work::Recv(begun), on, request)?;
     }

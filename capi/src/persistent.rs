@@ -39,6 +39,14 @@ sends! {
 
 /// The request of a handle.
 pub fn request(handle: Handle) -> Res<&'static mut Pending> {
+    let pending = in_place(handle)?;
+    pending.widen();
+    Ok(pending)
+}
+
+/// As [`request`], for who asks for nothing but the end.
+#[inline]
+pub fn in_place(handle: Handle) -> Res<&'static mut Pending> {
     REQUESTS.get_mut(handle).ok_or_else(|| match handle {
         MPI_REQUEST_NULL => bad_request("MPI_REQUEST_NULL in place of a request"),
         _ => bad_request("a handle that is no request (hint: it is over, was freed, or never set)"),

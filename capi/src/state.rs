@@ -179,6 +179,9 @@ pub fn finalise() -> Res {
     crate::work::finish_freed();
     if crate::objects::SESSIONS.handles().is_empty() {
         for handle in REQUESTS.handles() {
+            if let Some(pending) = REQUESTS.get_mut(handle) {
+                pending.widen();
+            }
             drop(REQUESTS.remove(handle));
         }
         for handle in MESSAGES.handles() {

@@ -38,6 +38,19 @@ impl CStatus {
         c
     }
 
+    /// Of a message that was received.
+    #[inline]
+    pub fn of_message(source: u32, tag: u32, bytes: usize) -> Self {
+        let mut c = CStatus {
+            source: source as c_int,
+            tag: tag as c_int,
+            error: MPI_SUCCESS,
+            own: [0; 5],
+        };
+        c.set_bytes(bytes as u64);
+        c
+    }
+
     /// Of what receives nothing.
     pub fn done(status: &Status) -> Self {
         let mut c = EMPTY;

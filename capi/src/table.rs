@@ -211,9 +211,16 @@ impl<T> Table<T> {
         Some(unsafe { &mut *value })
     }
 
-    /// Takes an object in. Inlined, so that it is made where it stays.
+    /// Takes an object in.
     #[inline(always)]
     pub fn insert(&self, value: T) -> Handle {
+        self.insert_with(|| value)
+    }
+
+    /// Takes an object in, which is made where it stays: nothing is left then that could fail
+    /// while it is on its way, which would keep it in memory of its own.
+    #[inline(always)]
+    pub fn insert_with(&self, make: impl FnOnce() -> T) -> Handle {
         let index = match self.take_free() {
             Some(index) => index,
             None => self.take_new(),
@@ -224,7 +231,7 @@ impl<T> Table<T> {
         };
         // SAFETY: a slot that was taken from the free ones has no object, and no other
         // user.
-        unsafe { slot.value.get().cast::<T>().write(value) };
+        unsafe { slot.value.get().cast::<T>().write(make()) };
         let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
         slot.generation.store(generation, Ordering::Release);
         let number = self.tag << INDEX_BITS | index;
@@ -261,6 +268,24 @@ impl<T> Table<T> {
         leaks::freed(handle);
         self.give_free(handle as u32 & ((1 << INDEX_BITS) - 1), slot);
         Some(value)
+    }
+
+    /// Takes out an object of which nothing is to be dropped, if `end` says so: what it found.
+    #[inline(always)]
+    pub fn end_words<R>(
+        &'static self,
+        handle: Handle,
+        end: impl FnOnce(&T) -> Option<R>,
+    ) -> Option<R> {
+        let slot = self.live(handle)?;
+        // SAFETY: an odd generation: it is there, and stays by invariant 3.
+        let found = end(unsafe { &*slot.value.get().cast::<T>() })?;
+        if !slot.ends(handle, self.is_alone()) {
+            return None;
+        }
+        leaks::freed(handle);
+        self.give_free(handle as u32 & ((1 << INDEX_BITS) - 1), slot);
+        Some(found)
     }
 
     /// Drops an object where it is; false if it was not there.

@@ -8,8 +8,9 @@ use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, array, array_mut, count, get, put};
 use crate::held;
 use crate::objects::REQUESTS;
-use crate::persistent::request;
+use crate::persistent::{in_place, request};
 use crate::status::{EMPTY, error_in, leave};
+use crate::work::Pending;
 use osier::requests::{Watched, first_over};
 
 /// Waits for one; its handle is null afterwards, unless it can be started again.
@@ -19,7 +20,7 @@ fn finish(at: &mut Handle) -> Res<CStatus> {
     if handle == MPI_REQUEST_NULL {
         return Ok(EMPTY);
     }
-    let pending = request(handle)?;
+    let pending = in_place(handle)?;
     // What is most frequent is ended where it lies.
     if let Some(over) = pending.end_transfer() {
         let over = over.map_err(|e| Fail::from(e).on(pending.on));
@@ -27,6 +28,11 @@ fn finish(at: &mut Handle) -> Res<CStatus> {
         REQUESTS.discard(handle);
         return over;
     }
+    finish_other(at, handle, pending)
+}
+
+#[inline(never)]
+fn finish_other(at: &mut Handle, handle: Handle, pending: &mut Pending) -> Res<CStatus> {
     if pending.is_persistent() {
         return match pending.is_active() {
             true => {
@@ -106,6 +112,15 @@ impl Statuses {
         }
     }
 
+    /// With all of its fields.
+    #[inline(always)]
+    fn leave_whole(&self, at: usize, status: CStatus) {
+        if !self.0.is_null() {
+            // SAFETY: C's contract: as many statuses as requests.
+            unsafe { self.0.wrapping_add(at).write(status) };
+        }
+    }
+
     /// With the error, which only calls over several set.
     fn leave_error(&self, at: usize, code: c_int) {
         if !self.0.is_null() {
@@ -126,12 +141,7 @@ fn in_status(failed: Option<(Fail, Vec<usize>)>, done: &[usize], statuses: &Stat
             statuses.leave_error(*at, MPI_SUCCESS);
         }
     }
-    let message = first.message().to_owned();
-    let fail = Fail::new(MPI_ERR_IN_STATUS, message);
-    Err(match first.object() {
-        Some(on) => fail.on(on),
-        None => fail,
-    })
+    Err(errors_in_status(&first))
 }
 
 /// Ends several that are over, or are waited for: which those are, and how it went.
@@ -158,6 +168,48 @@ fn finish_these(
         taken.push(at);
     }
     (taken, in_status(failed, &done, statuses))
+}
+
+/// Ends all, which are over or are waited for. Each status has an error.
+fn finish_all(handles: &mut [Handle], statuses: &Statuses) -> Res {
+    let mut first = None;
+    for (at, handle) in handles.iter_mut().enumerate() {
+        // What is a few words has no status of its own.
+        let ended = match REQUESTS.end_words(*handle, |p| Some((p.end_words()?, p.on))) {
+            Some((Ok(status), _)) => {
+                *handle = MPI_REQUEST_NULL;
+                statuses.leave_whole(at, status);
+                continue;
+            }
+            Some((Err(e), on)) => {
+                *handle = MPI_REQUEST_NULL;
+                Err(Fail::from(e).on(on))
+            }
+            None => finish(handle),
+        };
+        match ended {
+            Ok(status) => {
+                statuses.leave(at, &status);
+                statuses.leave_error(at, MPI_SUCCESS);
+            }
+            Err(e) => {
+                statuses.leave(at, &error_in(&e));
+                statuses.leave_error(at, e.code());
+                first.get_or_insert(e);
+            }
+        }
+    }
+    first.map_or(Ok(()), |first| Err(errors_in_status(&first)))
+}
+
+/// Says that statuses have errors, of which this is the first.
+#[cold]
+fn errors_in_status(first: &Fail) -> Fail {
+    let fail = Fail::new(MPI_ERR_IN_STATUS, first.message().to_owned());
+    match first.object() {
+        Some(on) => fail.on(on),
+        None => fail,
+    }
 }
 
 /// Ends all that are over: their places, and how it went.
@@ -216,12 +268,7 @@ mpi! {
     }
 
     fn MPI_Waitall(n: c_int, requests: *mut Handle, statuses: *mut CStatus) on On::Own; {
-        let handles = handles(n, requests)?;
-        let (all, statuses) = (0..handles.len(), Statuses(statuses));
-        finish_these(handles, all.clone(), |_, at| at, &statuses).1?;
-        for at in all {
-            statuses.leave_error(at, MPI_SUCCESS);
-        }
+        finish_all(handles(n, requests)?, &Statuses(statuses))?;
     }
 
     fn MPI_Testall(n: c_int, requests: *mut Handle, flag: *mut c_int, statuses: *mut CStatus) on On::Own; {
@@ -235,8 +282,7 @@ mpi! {
         }
         put(flag, c_int::from(over))?;
         if over {
-            let all = 0..handles.len();
-            finish_these(handles, all, |_, at| at, &Statuses(statuses)).1?;
+            finish_all(handles, &Statuses(statuses))?;
         }
     }
 

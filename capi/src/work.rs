@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::buffers::{Given, Memory, MemoryMut, Piece, Wanted};
 use crate::call::On;
 use crate::fail::{Fail, Res, bad_request};
-use crate::objects::{Comm, lock};
+use crate::objects::{Comm, comm, lock};
 use crate::partitioned::Bytes;
 use crate::status::EMPTY;
 use osier::communicators::PendingCommunicator;
@@ -28,6 +28,15 @@ pub struct Pending {
 pub enum Work {
     /// A send that left at once.
     Sent,
+    /// A receive whose message was there.
+    Received {
+        source: u32,
+        tag: u32,
+        bytes: usize,
+    },
+    /// A receive that its communicator knows by this handle. It becomes a `Recv` before
+    /// anything but its end is asked for: see [`Pending::widen`].
+    Posted(u32),
     Send(Request<Memory>),
     Recv(Request<MemoryMut>),
     /// A pair of transfers, a collective, a flush.
@@ -228,11 +237,33 @@ impl Pending {
         }
     }
 
+    /// Makes a request of a receive that is a mere handle.
+    #[inline]
+    pub fn widen(&mut self) {
+        if let Work::Posted(handle) = self.work {
+            self.widen_posted(handle);
+        }
+    }
+
+    #[cold]
+    fn widen_posted(&mut self, handle: u32) {
+        // The communicator is there: whoever frees it widens what it has posted.
+        if let On::Comm(on) = self.on
+            && let Ok(comm) = comm(on)
+        {
+            // C's memory, of which a request has nothing to give back.
+            let nothing = MemoryMut::nothing();
+            self.work = Work::Recv(comm.comm.adopt_receive(handle, nothing));
+        }
+    }
+
     /// Makes progress and asks whether it is over.
     #[inline]
     pub fn test(&mut self) -> bool {
+        self.widen();
         match &mut self.work {
-            Work::Sent => true,
+            Work::Sent | Work::Received { .. } => true,
+            Work::Posted(_) => false,
             Work::Send(r) => r.test(),
             Work::Recv(r) => r.test(),
             Work::Once(r, _) => r.is_over(),
@@ -250,13 +281,14 @@ impl Pending {
 
     /// Whether it was over when it began.
     pub fn is_sent(&self) -> bool {
-        matches!(self.work, Work::Sent)
+        matches!(self.work, Work::Sent | Work::Received { .. })
     }
 
     /// What can be waited for together with others; `None` if it is over.
     pub fn watched(&mut self) -> Option<&mut dyn Watched> {
+        self.widen();
         Some(match &mut self.work {
-            Work::Sent => return None,
+            Work::Sent | Work::Received { .. } | Work::Posted(_) => return None,
             Work::Send(r) => r,
             Work::Recv(r) => r,
             Work::Once(r, _) => return Some(r.watched()),
@@ -281,9 +313,14 @@ impl Pending {
 
     /// The status if it is over, which leaves it as it is.
     pub fn peek(&mut self) -> Option<Res<CStatus>> {
+        self.widen();
         let receives = self.receives();
         let status = match &mut self.work {
             Work::Sent => return Some(Ok(EMPTY)),
+            Work::Received { source, tag, bytes } => {
+                return Some(Ok(CStatus::of_message(*source, *tag, *bytes)));
+            }
+            Work::Posted(_) => return None,
             Work::Send(r) => r.status(),
             Work::Recv(r) => r.status(),
             Work::Once(r, sort) => {
@@ -315,6 +352,7 @@ impl Pending {
     fn receives(&self) -> bool {
         match &self.work {
             Work::Recv(_) | Work::PersistentRecv(_) => true,
+            Work::Received { .. } | Work::Posted(_) => true,
             Work::PartitionedRecv(_) | Work::DeviceRecv(_) => true,
             Work::Generalized(..) => true,
             Work::Once(_, sort) => *sort == Sort::Receives,
@@ -341,12 +379,29 @@ impl Pending {
         }
     }
 
+    /// Ends what is a few words, of which nothing is to be dropped.
+    #[inline(always)]
+    pub fn end_words(&self) -> Option<osier::Result<CStatus>> {
+        match self.work {
+            Work::Sent => Some(Ok(EMPTY)),
+            Work::Received { source, tag, bytes } => {
+                Some(Ok(CStatus::of_message(source, tag, bytes)))
+            }
+            Work::Posted(handle) => {
+                let On::Comm(on) = self.on else { return None };
+                let ended = comm(on).ok()?.comm.end_receive(handle);
+                Some(ended.map(|o| CStatus::of_message(o.source, o.tag, o.bytes)))
+            }
+            _ => None,
+        }
+    }
+
     /// Waits for a send or a receive, which is good for nothing afterwards; `None` if it is
     /// anything else.
     #[inline]
     pub fn end_transfer(&mut self) -> Option<osier::Result<CStatus>> {
         match &mut self.work {
-            Work::Sent => Some(Ok(EMPTY)),
+            Work::Sent | Work::Received { .. } | Work::Posted(_) => self.end_words(),
             Work::Send(r) => Some(r.end().map(|status| in_c(&status, false))),
             Work::Recv(r) => Some(r.end().map(|status| CStatus::received(&status))),
             _ => None,
@@ -354,10 +409,14 @@ impl Pending {
     }
 
     /// Waits for what begins once.
-    pub fn wait(self) -> Res<CStatus> {
+    pub fn wait(mut self) -> Res<CStatus> {
+        self.widen();
         let (on, receives) = (self.on, self.receives());
         let status = match self.work {
             Work::Sent => return Ok(EMPTY),
+            Work::Received { source, tag, bytes } => {
+                return Ok(CStatus::of_message(source, tag, bytes));
+            }
             Work::Send(r) => r.wait().map(|(_, status)| status),
             Work::Recv(r) => r.wait().map(|(_, status)| status),
             Work::Once(r, _) => r.end(),
@@ -396,8 +455,9 @@ impl Pending {
     }
 
     pub fn cancel(&mut self) -> Res {
+        self.widen();
         match &mut self.work {
-            Work::Sent => {}
+            Work::Sent | Work::Received { .. } => {}
             Work::Send(r) => drop(r.cancel()),
             Work::Recv(r) => drop(r.cancel()),
             Work::PersistentSend(r) => drop(r.cancel()),
@@ -416,6 +476,7 @@ impl Pending {
 
     /// Lets it go on by itself, to its end or to that of MPI.
     pub fn free(mut self) {
+        self.widen();
         if let Work::Duplicate(_) = self.work {
             // It is complete, and its handle is still to be handed out. What it fails with
             // was an error of `MPI_Request_get_status`.

@@ -207,11 +207,73 @@ static void freed_pair(int peer) {
     }
 }
 
+/* Windows of receives posted before their messages come, ended in all ways. */
+static void windows(int peer) {
+    enum { N = 64 };
+    MPI_Request in[N], out[N], request;
+    MPI_Status statuses[N], status;
+    int give[N], got[N], flag, at, n, indices[N];
+    for (int round = 0; round < 6; round++) {
+        MPI_Comm c;
+        OK(MPI_Comm_split(MPI_COMM_WORLD, rank < 2 ? 0 : MPI_UNDEFINED, rank, &c));
+        if (rank >= 2) continue;
+        OK(MPI_Comm_set_errhandler(c, MPI_ERRORS_RETURN));
+        for (int i = 0; i < N; i++) {
+            give[i] = 1000 * round + i, got[i] = -1;
+            /* The last but one has no room; one of the last round has a wildcard. */
+            int from = round == 5 && i == 9 ? MPI_ANY_SOURCE : peer;
+            OK(MPI_Irecv(&got[i], i == N - 2 ? 0 : 1, MPI_INT, from, 3, c, &in[i]));
+        }
+        OK(MPI_Irecv(&flag, 1, MPI_INT, peer, 4, c, &request));
+        OK(MPI_Test(&request, &flag, &status)); CHECK(!flag);
+        OK(MPI_Cancel(&request));
+        OK(MPI_Wait(&request, &status));
+        OK(MPI_Test_cancelled(&status, &flag)); CHECK(flag);
+        OK(MPI_Barrier(c));
+        for (int i = 0; i < N; i++) OK(MPI_Isend(&give[i], 1, MPI_INT, peer, 3, c, &out[i]));
+        OK(MPI_Cancel(&out[0]));
+        OK(MPI_Request_free(&out[0])); CHECK(out[0] == MPI_REQUEST_NULL);
+        OK(MPI_Request_get_status(out[1], &flag, &status)); CHECK(flag);
+        OK(MPI_Testall(N, out, &flag, statuses));
+        OK(MPI_Waitall(N, out, MPI_STATUSES_IGNORE));
+        for (int i = 0; i < N; i++) CHECK(out[i] == MPI_REQUEST_NULL);
+        if (round == 1) OK(MPI_Comm_free(&c));
+        int code = MPI_SUCCESS;
+        if (round == 2) {
+            for (int left = N - 2; left > 0; left -= n) {
+                OK(MPI_Waitsome(N - 2, in, &n, indices, statuses));
+                CHECK(n > 0);
+            }
+        } else if (round == 3) {
+            for (int left = N - 2; left > 0; left--) {
+                OK(MPI_Waitany(N - 2, in, &at, &status));
+                CHECK(status.MPI_SOURCE == peer && status.MPI_TAG == 3);
+            }
+        } else if (round == 4) {
+            for (int i = N - 3; i >= 0; i--) {
+                OK(MPI_Wait(&in[i], &status));
+                OK(MPI_Get_count(&status, MPI_INT, &n)); CHECK(n == 1 && got[i] == give[i]);
+            }
+        }
+        code = MPI_Waitall(N, in, statuses);
+        CHECK(code == MPI_ERR_IN_STATUS);
+        for (int i = 0; i < N; i++) {
+            int class_;
+            OK(MPI_Error_class(statuses[i].MPI_ERROR, &class_));
+            CHECK(in[i] == MPI_REQUEST_NULL);
+            CHECK(class_ == (i == N - 2 ? MPI_ERR_TRUNCATE : MPI_SUCCESS));
+            CHECK(got[i] == (i == N - 2 ? -1 : give[i]));
+        }
+        if (round != 1) OK(MPI_Comm_free(&c));
+    }
+}
+
 int main(int argc, char **argv) {
     begin(&argc, &argv);
     OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
     if (rank < 2) { blocking(1 - rank); requests(1 - rank); others(1 - rank); freed_pair(1 - rank); }
+    windows(1 - rank);
     short_sends();
     return end();
 }
