@@ -338,6 +338,23 @@ impl RawView {
         }
     }
 
+    /// As [`RawView::pack`], by stores that go past the caches where the memory is contiguous:
+    /// what others have read there need not be fetched first. They are in order with what is
+    /// stored after the call.
+    ///
+    /// # Safety
+    /// As [`RawView::pack`].
+    pub unsafe fn pack_past_caches(&self, packed: Range<usize>, to: *mut u8) {
+        if self.is_loose() {
+            // SAFETY: invariant 6: the caller's contract is the same.
+            return unsafe { self.pack(packed, to) };
+        }
+        let from = self.origin.wrapping_add(packed.start);
+        // SAFETY: invariants 2 and 6: the caller's range begins at `from`, and there is room
+        // for it.
+        unsafe { copy_past_caches(from, to, packed.len()) }
+    }
+
     /// Unpacks part of the packed stream.
     ///
     /// # Safety
@@ -468,6 +485,43 @@ unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
         // SAFETY: invariant 6: the caller's contract is that of the copy.
         _ => unsafe { osier_datatype::copy_bytes(from, to, bytes) },
     }
+}
+
+/// Copies by stores that go past the caches; ends when they are in order with later ones.
+///
+/// # Safety
+/// As for `copy_nonoverlapping`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn copy_past_caches(from: *const u8, to: *mut u8, bytes: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    const LINE: usize = 64;
+    const WORD: usize = size_of::<__m128i>();
+    let head = to.align_offset(LINE).min(bytes);
+    // SAFETY: invariant 6: not more than the caller's bytes.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, head) };
+    let lines = (bytes - head) / LINE;
+    for line in 0..lines {
+        let at = head + line * LINE;
+        for word in 0..LINE / WORD {
+            let at = at + word * WORD;
+            // SAFETY: invariant 6: inside the caller's bytes.
+            let value = unsafe { _mm_loadu_si128(from.wrapping_add(at).cast()) };
+            // SAFETY: invariant 6: inside the caller's bytes, and aligned behind the head.
+            unsafe { _mm_stream_si128(to.wrapping_add(at).cast(), value) };
+        }
+    }
+    let done = head + lines * LINE;
+    let (from, to) = (from.wrapping_add(done), to.wrapping_add(done));
+    // SAFETY: invariant 6: the rest of the caller's bytes.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, bytes - done) };
+    // SAFETY: every processor of this architecture has the instruction.
+    unsafe { _mm_sfence() };
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+unsafe fn copy_past_caches(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: invariant 6: the caller's contract is that of the copy.
+    unsafe { copy_contiguous(from, to, bytes) }
 }
 
 /// Memory to send from: a borrowed buffer and a layout.
@@ -918,4 +972,27 @@ pub fn zeroed_vec<T: Datatype>(count: usize) -> Result<Vec<T>> {
     // SAFETY: invariants 5 and 7: `count` elements are zeroes, which are values.
     unsafe { v.set_len(count) };
     Ok(v)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At each alignment of either end, and around lines: the same bytes, and no others.
+    #[test]
+    fn bytes_past_the_caches_are_those_of_a_pack() {
+        let from: Vec<u8> = (0..400).map(|i| i as u8).collect();
+        for (skip, begin) in (0..66).flat_map(|skip| [(skip, 0), (skip, 7), (skip, 64)]) {
+            for bytes in [0, 1, 15, 63, 64, 65, 128, 200] {
+                let view = RawView::untyped(from.as_ptr().cast_mut().wrapping_add(1), 300);
+                let mut to = vec![0xee; 300];
+                let at = to.as_mut_ptr().wrapping_add(skip);
+                // SAFETY: invariant 1: both vectors are as long.
+                unsafe { view.pack_past_caches(begin..begin + bytes, at) };
+                assert_eq!(to[skip..skip + bytes], from[1 + begin..1 + begin + bytes]);
+                let around = to[..skip].iter().chain(&to[skip + bytes..]);
+                assert!(around.into_iter().all(|b| *b == 0xee));
+            }
+        }
+    }
 }

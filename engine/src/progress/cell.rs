@@ -103,7 +103,8 @@ impl DerefMut for LaneGuard<'_> {
 }
 
 impl Drop for LaneGuard<'_> {
-    #[inline]
+    // Of each message: a call would store what the guard has.
+    #[inline(always)]
     fn drop(&mut self) {
         if self.port.owed.any() && !is_put_off() {
             self.release_and_settle();
@@ -114,7 +115,7 @@ impl Drop for LaneGuard<'_> {
 }
 
 impl LaneGuard<'_> {
-    #[inline]
+    #[inline(always)]
     fn release(&mut self) {
         let outstanding = self.outstanding();
         if self.cell.outstanding.load(Ordering::Relaxed) != outstanding {

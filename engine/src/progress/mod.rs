@@ -23,6 +23,7 @@ pub mod lane;
 pub mod links;
 pub mod op;
 pub mod owed;
+pub(crate) mod pace;
 mod peer;
 mod poison;
 pub mod port;

@@ -1,6 +1,7 @@
 //! State of a lane for each peer.
 
 use super::closing::Left;
+use super::pace::Pace;
 use super::protocols::device_memory::Layouts;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
 use crate::protocol::select::Selection;
@@ -31,6 +32,9 @@ pub(crate) struct PeerState {
     pub incoming: Vec<(u32, Target)>,
     /// The protocols of messages to it and from it.
     pub selection: Arc<Selection>,
+    /// How long fragments are written, and long messages that are whole.
+    pub pace: Pace,
+    pub whole_pace: Pace,
     /// Layouts of devices' memory that both have sent.
     pub layouts: Option<Box<Layouts>>,
     /// How it has ended.
@@ -61,6 +65,8 @@ impl PeerState {
             streams: VecDeque::new(),
             incoming: Vec::new(),
             selection,
+            pace: Pace::default(),
+            whole_pace: Pace::default(),
             layouts: None,
             dead: None,
             acknowledged: false,

@@ -3,6 +3,7 @@
 use super::failures::ended;
 use super::lane::Lane;
 use super::op::{Mode, Op, Outcome, Posted};
+use super::pace::LONG_BYTES;
 use super::port::describe;
 use super::protocols::host_staged::check_ready_event;
 use super::protocols::outbox;
@@ -11,6 +12,7 @@ use crate::slab;
 use crate::trace::event::Kind;
 use crate::view::RawView;
 use crate::wire;
+use osier_transports::AmHead;
 use std::panic::Location;
 
 impl Lane {
@@ -79,10 +81,30 @@ impl Lane {
     fn send_whole(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
         let bytes = view.bytes();
         let head = wire::head(wire::EAGER, 0, tag, 0);
+        if bytes >= LONG_BYTES {
+            return self.send_long(view, dest, head);
+        }
         // SAFETY: invariant 1 of `view`: the caller's view is readable; the room is for all
         // of its bytes (invariant 2 of `protocols`).
         let fill = |to: *mut u8| unsafe { view.pack(0..bytes, to) };
         self.port.links.post_with(dest, head, bytes, fill).is_ok()
+    }
+
+    /// As [`Lane::send_whole`], of so many bytes that it matters how they are written.
+    #[inline(never)]
+    fn send_long(&mut self, view: &RawView, dest: u32, head: AmHead) -> bool {
+        let bytes = view.bytes();
+        let how = self.port.peers[dest as usize].whole_pace.next(bytes);
+        let mut took_ns = 0;
+        // SAFETY: invariant 1 of `view`: the caller's view is readable; the room is for all
+        // of its bytes (invariant 2 of `protocols`).
+        let fill = |to: *mut u8| took_ns = unsafe { how.pack(view, 0..bytes, to) };
+        let posted = self.port.links.post_with(dest, head, bytes, fill).is_ok();
+        if posted {
+            let pace = &mut self.port.peers[dest as usize].whole_pace;
+            pace.wrote(how, bytes, took_ns);
+        }
+        posted
     }
 
     /// Posts a send that could not leave at once, of this line of the user's; one that

@@ -12,6 +12,7 @@
 use super::outbox::Step;
 use super::{host_pipeline, host_staged};
 use crate::progress::op::{Mode, Protocol};
+use crate::progress::pace::Write;
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
 use crate::trace::event::Kind;
@@ -58,6 +59,11 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
         false => (wire::EAGER_FIRST, fragment - wire::TOTAL_BYTES, fragment),
     };
     let view = &op.view;
+    let how = match source {
+        Source::View if !whole => port.peers[peer as usize].pace.next(moved),
+        _ => Write::PLAIN,
+    };
+    let mut took_ns = 0;
     let fill = |to: *mut u8| {
         let mut to = to;
         if !whole {
@@ -67,10 +73,14 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
             unsafe { std::ptr::copy_nonoverlapping(total.as_ptr(), to, wire::TOTAL_BYTES) };
             to = to.wrapping_add(wire::TOTAL_BYTES);
         }
-        // SAFETY: invariant 3 of `protocols`: the send is pending, and the room ends after
-        // these bytes (invariant 2 of `protocols`); of packed bytes there are as many
-        // (invariant 4 of `host_staged`).
-        unsafe { source.put(view, 0..moved, to) };
+        match source {
+            // SAFETY: invariant 3 of `protocols`: the send is pending, and the room ends after
+            // these bytes (invariant 2 of `protocols`).
+            Source::View => took_ns = unsafe { how.pack(view, 0..moved, to) },
+            // SAFETY: invariants 2 and 3 of `protocols`; of packed bytes there are as many
+            // (invariant 4 of `host_staged`).
+            _ => unsafe { source.put(view, 0..moved, to) },
+        }
     };
     let head = wire::head(kind, aux, tag, handle);
     match port.links.post_with(peer, head, payload, fill) {
@@ -82,6 +92,9 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
         moved,
         awaits_ack: synchronous,
     });
+    if let (Source::View, false) = (&source, whole) {
+        port.peers[peer as usize].pace.wrote(how, moved, took_ns);
+    }
     host_staged::took(port, handle, moved);
     if whole {
         port.trace_start(Kind::Eager, peer, tag, bytes, since);
@@ -134,14 +147,26 @@ pub(crate) fn fragment(port: &mut Port, handle: u32) -> Step {
     let since = port.trace_stamp();
     let head = wire::head(wire::FRAGMENT, 0, handle, 0);
     let view = &op.view;
-    // SAFETY: invariant 3 of `protocols`: the send is pending, and there is room for `n`
-    // bytes (invariant 2 of `protocols`); of packed bytes there are as many (invariant 4 of
-    // `host_staged`).
-    let fill = |to: *mut u8| unsafe { source.put(view, at..at + n, to) };
+    let how = match source {
+        Source::View => port.peers[peer as usize].pace.next(n),
+        _ => Write::PLAIN,
+    };
+    let mut took_ns = 0;
+    let fill = |to: *mut u8| match source {
+        // SAFETY: invariant 3 of `protocols`: the send is pending, and there is room for `n`
+        // bytes (invariant 2 of `protocols`).
+        Source::View => took_ns = unsafe { how.pack(view, at..at + n, to) },
+        // SAFETY: invariants 2 and 3 of `protocols`; of packed bytes there are as many
+        // (invariant 4 of `host_staged`).
+        _ => unsafe { source.put(view, at..at + n, to) },
+    };
     match port.links.post_with(peer, head, n, fill) {
         Ok(()) => {}
         Err(PostError::Full) => return Step::Full,
         Err(PostError::Failed(e)) => return Step::Failed(e),
+    }
+    if let Source::View = source {
+        port.peers[peer as usize].pace.wrote(how, n, took_ns);
     }
     host_staged::took(port, handle, n);
     port.trace_piece(Kind::Fragment, peer, n, since);
