@@ -78,10 +78,14 @@ impl Lane {
     /// before get theirs first. Where [`Lane::is_plain`], of memory of the host.
     #[inline]
     pub fn receive_at_once(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+        let pattern = Pattern::exact(source, tag);
+        // First, so that nothing happens between a probe and its receive.
+        if self.has_unexpected(pattern) {
+            return None;
+        }
         if !self.posted.is_empty() {
             self.serve_early();
         }
-        let pattern = Pattern::exact(source, tag);
         if !self.may_receive_directly(pattern) {
             return None;
         }
