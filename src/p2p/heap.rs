@@ -105,10 +105,10 @@ impl<T: Datatype> DerefMut for HeapBuffer<T> {
 
 impl<T: Datatype> Drop for HeapBuffer<T> {
     fn drop(&mut self) {
-        if let Memory::Shared { rank, ptr, len } = &self.memory {
-            // SAFETY: allocated with this size, given back once, and no
-            // transfer outlives the buffer or its borrow.
-            unsafe { rank.heap_free(ptr.cast(), len * size_of::<T>()) };
+        if let Memory::Shared { rank, ptr, .. } = &self.memory {
+            // SAFETY: allocated there, given back once, and no transfer outlives the buffer
+            // or its borrow.
+            unsafe { rank.heap_free(ptr.cast()) };
         }
     }
 }

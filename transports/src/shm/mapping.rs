@@ -145,6 +145,8 @@ pub(crate) struct Steps {
     start: u64,
     bytes: u64,
     write: bool,
+    /// Children do not inherit the mappings, which ask for huge pages.
+    own: bool,
     steps: [Step; STEPS],
 }
 
@@ -157,8 +159,46 @@ impl Steps {
             start,
             bytes,
             write,
+            own: false,
             steps: Default::default(),
         }
+    }
+
+    /// The same as memory of this process alone: a forked child finds nothing where it lies.
+    pub fn own(self) -> Self {
+        Self { own: true, ..self }
+    }
+
+    /// Gives the pages of a part back to the system: whoever maps it reads zeros. Whether
+    /// that was done.
+    pub fn punch(&self, offset: u64, bytes: u64) -> bool {
+        debug_assert!(offset + bytes <= self.bytes);
+        // SAFETY: invariant 5; the contents are the caller's to give up.
+        let rc = unsafe {
+            libc::fallocate(
+                self.file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                (self.start + offset) as libc::off_t,
+                bytes as libc::off_t,
+            )
+        };
+        rc == 0
+    }
+
+    /// Calls a function with what is mapped: offset in the part, address, bytes.
+    pub fn each_mapping(&self, mut f: impl FnMut(u64, *mut u8, usize)) {
+        for (number, step) in self.steps.iter().enumerate() {
+            let start = self.ends(number).0;
+            let longer = step.longer.lock().unwrap_or_else(PoisonError::into_inner);
+            for mapping in step.first.get().into_iter().chain(&*longer) {
+                f(start, mapping.base, mapping.bytes);
+            }
+        }
+    }
+
+    /// Where the part begins in the file.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Bytes of the part.
@@ -232,7 +272,8 @@ impl Steps {
         if let Some(at) = known.filter_map(within).next() {
             return Ok(at);
         }
-        let mut length = end - start;
+        let most = (address_space() / 16).next_multiple_of(4096);
+        let mut length = (end - start).min(most).max(last - start);
         let mapping = loop {
             match Mapping::new(&self.file, self.start + start, length, self.write) {
                 Ok(mapping) => break mapping,
@@ -240,6 +281,12 @@ impl Steps {
                 Err(_) => length = (length / 2).next_multiple_of(4096).max(last - start),
             }
         };
+        if self.own {
+            for advice in [libc::MADV_DONTFORK, libc::MADV_HUGEPAGE] {
+                // SAFETY: invariants 1 and 5; advice of a mapping that nobody knows yet.
+                unsafe { libc::madvise(mapping.base.cast(), mapping.bytes, advice) };
+            }
+        }
         let at = within(&mapping).ok_or_else(outside)?;
         match part.first.get() {
             // Under the lock: nobody else sets it.
@@ -268,6 +315,25 @@ impl Steps {
     }
 }
 
+/// Most address space of the process (`ulimit -v`).
+fn address_space() -> u64 {
+    limit(libc::RLIMIT_AS)
+}
+
+/// A limit of the process; `u64::MAX` if there is none.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: invariant 5; the structure is ours.
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    match limit.rlim_cur {
+        libc::RLIM_INFINITY => u64::MAX,
+        bytes => bytes,
+    }
+}
+
 /// The step that an offset lies in.
 #[inline]
 fn step_of(offset: u64) -> usize {
@@ -275,6 +341,11 @@ fn step_of(offset: u64) -> usize {
         0 => 0,
         n => n.ilog2() as usize + 1,
     }
+}
+
+/// Where the step ends that an offset lies in, of a file that is long enough.
+pub(crate) fn step_end(offset: u64) -> u64 {
+    FIRST_STEP_BYTES << step_of(offset)
 }
 
 /// Whether a step may begin there.

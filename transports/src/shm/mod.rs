@@ -7,12 +7,14 @@
 mod cma;
 mod collective;
 mod endpoint;
+mod fork;
 mod heap;
 mod job;
 #[cfg(all(test, not(loom)))]
 mod layout;
 mod mailbox;
 mod mapping;
+mod ranges;
 mod rank;
 mod ring;
 mod seal;

@@ -133,7 +133,7 @@ struct Inner {
     rank: u32,
     arena: Mutex<Arena>,
     channels: Mutex<Channels>,
-    heap: Heap,
+    heap: Arc<Heap>,
     peer_heaps: Vec<OnceLock<Steps>>,
     malformed: AtomicU64,
     /// The list of new rings was overwritten.
@@ -157,6 +157,7 @@ struct Inner {
 /// finalized, and use its blocks again (invariant 2).
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.heap.close();
         let rank = self.rank as usize;
         // A child process that was forked is not the rank.
         let here = self.pid == std::process::id();
@@ -193,7 +194,7 @@ impl ShmRank {
             rank: rank as u32,
             arena: Mutex::default(),
             channels: Mutex::default(),
-            heap: Heap::new(),
+            heap: Heap::new(job.clone(), rank),
             peer_heaps: (0..job.ranks()).map(|_| OnceLock::new()).collect(),
             malformed: AtomicU64::new(0),
             inbox_lost: AtomicU32::new(0),
@@ -568,16 +569,15 @@ impl ShmRank {
 
     /// Allocates zeroed memory that peers can read directly.
     pub fn heap_alloc(&self, bytes: usize) -> Result<*mut u8, TransportError> {
-        self.0.heap.alloc(self.0.job.segment(), self.rank(), bytes)
+        self.0.heap.alloc(bytes, 1)
     }
 
     /// Gives back heap memory.
     ///
     /// # Safety
-    /// `ptr` came from [`ShmRank::heap_alloc`] with the same size, is given
-    /// back once, and no transfer uses it.
-    pub unsafe fn heap_free(&self, ptr: *mut u8, bytes: usize) {
-        self.0.heap.free(ptr, bytes);
+    /// `ptr` came from [`ShmRank::heap_alloc`], is given back once, and no transfer uses it.
+    pub unsafe fn heap_free(&self, ptr: *mut u8) {
+        self.0.heap.free(ptr);
     }
 
     /// Reserves fresh zeroed memory of the arena, which all ranks read and write: its
