@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::call::{On, mpi};
-use crate::fail::{Fail, Res, argument, array_mut, number, put, put_text};
+use crate::fail::{Fail, Res, argument, array_mut, put, put_text};
 use crate::objects::comm;
 use crate::state;
 use std::time::Instant;
@@ -58,43 +58,6 @@ const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     ", MPI 5.0, standard ABI 1.0"
 );
-
-/// Allocations carry their size in front, at this distance.
-const FRONT: usize = 64;
-
-fn layout_of(bytes: usize) -> Res<std::alloc::Layout> {
-    let whole = bytes.checked_add(FRONT);
-    whole
-        .and_then(|n| std::alloc::Layout::from_size_align(n, FRONT).ok())
-        .ok_or_else(no_memory)
-}
-
-fn no_memory() -> Fail {
-    Fail::new(MPI_ERR_NO_MEM, "no memory for MPI_Alloc_mem")
-}
-
-fn allocate(bytes: usize) -> Res<usize> {
-    // SAFETY: the size is not zero.
-    let base = unsafe { std::alloc::alloc(layout_of(bytes)?) };
-    if base.is_null() {
-        return Err(no_memory());
-    }
-    // SAFETY: the front has room for a number.
-    unsafe { base.cast::<usize>().write(bytes) };
-    Ok(base.expose_provenance() + FRONT)
-}
-
-fn free(at: usize) -> Res {
-    if at == 0 {
-        return Ok(());
-    }
-    let base = std::ptr::with_exposed_provenance_mut::<u8>(at - FRONT);
-    // SAFETY: the program hands back what it has got from `allocate`.
-    let bytes = unsafe { base.cast::<usize>().read() };
-    // SAFETY: as above.
-    unsafe { std::alloc::dealloc(base, layout_of(bytes)?) };
-    Ok(())
-}
 
 mpi! {
     fn MPI_Init(_argc: *mut c_int, _argv: *mut *mut *mut c_char) on On::Own; {
@@ -156,14 +119,6 @@ mpi! {
 
     fn MPI_Get_processor_name(name: *mut c_char, length: *mut c_int) on On::Own; {
         put_text(name, MPI_MAX_PROCESSOR_NAME as usize, &processor(), length)?;
-    }
-
-    fn MPI_Alloc_mem(bytes: Aint, _info: Handle, base: *mut usize) on On::Own; {
-        put(base, allocate(number(bytes)?)?)?;
-    }
-
-    fn MPI_Free_mem(base: usize) on On::Own; {
-        free(base)?;
     }
 
     fn MPI_Pcontrol(_level: c_int) on On::Nobody; {}

@@ -43,6 +43,7 @@ mod integers;
 mod intercomms;
 mod leaks;
 mod mapped;
+mod memory;
 mod messages;
 mod missing;
 mod neighbor_collectives;

@@ -31,7 +31,7 @@ use osier_engine::progress::lane::Lane;
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Selection};
 use osier_engine::trace::{self, Tracer};
-use osier_transports::shm::{Job, ShmRank};
+use osier_transports::shm::{Job, SharedHeap, ShmRank};
 use osier_transports::sim::SimNet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -332,6 +332,16 @@ impl Universe {
     /// The communicator of this rank alone (MPI's self).
     pub fn own(&self) -> &Communicator {
         &self.own
+    }
+
+    /// The rank's part of the shared heap, for the C interface: it stays usable after the
+    /// rank has left.
+    #[doc(hidden)]
+    pub fn heap(&self) -> Option<SharedHeap> {
+        match &self.joined.member.core.transport {
+            JobTransport::Shm(rank) => Some(rank.heap()),
+            _ => None,
+        }
     }
 
     /// A buffer that peers on this machine read in place, zeroed.

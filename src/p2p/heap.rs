@@ -50,8 +50,8 @@ impl<T: Datatype> HeapBuffer<T> {
             )
         })?;
         let memory = match &core.transport {
-            JobTransport::Shm(rank) if align_of::<T>() <= 64 => Memory::Shared {
-                ptr: rank.heap_alloc(bytes)?.cast(),
+            JobTransport::Shm(rank) => Memory::Shared {
+                ptr: rank.heap_alloc(bytes, align_of::<T>())?.cast(),
                 rank: rank.clone(),
                 len,
             },
@@ -82,7 +82,7 @@ impl<T: Datatype> Deref for HeapBuffer<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         match &self.memory {
-            // SAFETY: ours, `len` zeroed or written elements, aligned to 64.
+            // SAFETY: ours, `len` zeroed or written elements, aligned for them.
             Memory::Shared { ptr, len, .. } => unsafe { std::slice::from_raw_parts(*ptr, *len) },
             Memory::Plain(v) => v,
         }

@@ -24,10 +24,36 @@ static void handler(MPI_Comm *comm, int *code, ...) {
     handled++;
 }
 
+/* MPI_Alloc_mem: alignment, sharing, errors. */
+static void memory_of_the_library(void) {
+    char *memory, *theirs = malloc(300000);
+    MPI_Info info;
+    OK(MPI_Info_create(&info));
+    OK(MPI_Info_set(info, "mpi_minimum_memory_alignment", "65536"));
+    for (int i = 0; i < 3; i++) {
+        OK(MPI_Alloc_mem(300000, info, &memory));
+        CHECK((size_t)memory % 65536 == 0);
+        memset(memory, rank + i, 300000);
+        OK(MPI_Sendrecv(memory, 300000, MPI_CHAR, (rank + 1) % size, 0, theirs, 300000, MPI_CHAR,
+                        (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        for (int k = 0; k < 300000; k++) CHECK(theirs[k] == (rank + size - 1) % size + i);
+        OK(MPI_Free_mem(memory));
+    }
+    OK(MPI_Alloc_mem(0, MPI_INFO_NULL, &memory));
+    OK(MPI_Free_mem(memory));
+    OK(MPI_Info_set(info, "mpi_minimum_memory_alignment", "100"));
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    FAILS(MPI_Alloc_mem(100, info, &memory), MPI_ERR_INFO_VALUE);
+    OK(MPI_Info_free(&info));
+    free(theirs);
+}
+
 int main(int argc, char **argv) {
     int flag, major, minor, length;
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    void *early, *memory;
     OK(MPI_Initialized(&flag)); CHECK(!flag);
+    OK(MPI_Alloc_mem(100, MPI_INFO_NULL, &early)); memset(early, 1, 100);
     OK(MPI_Get_version(&major, &minor)); CHECK(major == 5 && minor == 0);
     OK(MPI_Abi_get_version(&major, &minor)); CHECK(major == 1 && minor == 0);
     begin(&argc, &argv);
@@ -121,8 +147,13 @@ int main(int argc, char **argv) {
 
     /* Profiling names are the same functions. */
     OK(PMPI_Comm_size(MPI_COMM_WORLD, &length)); CHECK(length == size);
-    void *memory;
-    OK(MPI_Alloc_mem(100, MPI_INFO_NULL, &memory)); memset(memory, 1, 100);
+    memory_of_the_library();
+    OK(MPI_Free_mem(early));
+    OK(MPI_Alloc_mem(1 << 20, MPI_INFO_NULL, &memory)); memset(memory, 1, 1 << 20);
+    end();
+    OK(MPI_Alloc_mem(100, MPI_INFO_NULL, &early)); memset(early, 1, 100);
+    CHECK(((char *)memory)[(1 << 20) - 1] == 1);
     OK(MPI_Free_mem(memory));
-    return end();
+    OK(MPI_Free_mem(early));
+    return 0;
 }

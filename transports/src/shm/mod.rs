@@ -19,6 +19,7 @@ mod rank;
 mod ring;
 mod seal;
 mod segment;
+mod shared_heap;
 mod spans;
 mod status;
 mod wait;
@@ -32,6 +33,7 @@ pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Job, JobOptions, MAX_RANKS, check_description, describe};
 pub use rank::ShmRank;
 pub use segment::NOTE_BYTES;
+pub use shared_heap::SharedHeap;
 pub use status::{JobStatus, STATUS_WORDS, monotonic_ns};
 
 #[cfg(all(test, not(loom)))]

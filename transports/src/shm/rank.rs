@@ -20,6 +20,7 @@ use super::mailbox;
 use super::mapping::{self, Steps};
 use super::ring::{Cell, Control, RingMemory};
 use super::segment::{self, GRANULE};
+use super::shared_heap::SharedHeap;
 use super::spans::Spans;
 use super::{cma, wait, words};
 use crate::Death;
@@ -158,6 +159,10 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.heap.close();
+        if !self.heap.is_unused() {
+            // Somebody uses its memory still, as invariant 1 of `shared_heap` allows.
+            std::mem::forget(self.heap.clone());
+        }
         let rank = self.rank as usize;
         // A child process that was forked is not the rank.
         let here = self.pid == std::process::id();
@@ -567,9 +572,14 @@ impl ShmRank {
             .push((offset, level, destination));
     }
 
-    /// Allocates zeroed memory that peers can read directly.
-    pub fn heap_alloc(&self, bytes: usize) -> Result<*mut u8, TransportError> {
-        self.0.heap.alloc(bytes, 1)
+    /// Allocates zeroed memory that peers can read directly, aligned to a power of two.
+    pub fn heap_alloc(&self, bytes: usize, align: usize) -> Result<*mut u8, TransportError> {
+        self.0.heap.alloc(bytes, align)
+    }
+
+    /// This rank's heap, to be used after it has left the job, too.
+    pub fn heap(&self) -> SharedHeap {
+        SharedHeap::new(&self.0.heap)
     }
 
     /// Gives back heap memory.

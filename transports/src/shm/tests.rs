@@ -160,7 +160,7 @@ fn heap_is_read_in_place_and_plain_memory_through_a_key() {
     let (a, b) = pair();
     let mut ea = a.endpoint(1, vec![0, 1]);
     let mut eb = b.endpoint(1, vec![0, 1]);
-    let p = a.heap_alloc(10_000).expect("room");
+    let p = a.heap_alloc(10_000, 1).expect("room");
     // SAFETY: invariant 1 of `heap`: just allocated.
     unsafe { std::ptr::write_bytes(p, 0xab, 10_000) };
     // SAFETY: invariant 5 of `endpoint`: alive until the end of the test.
