@@ -21,6 +21,7 @@
 //! | grids and graphs of ranks | [`topology`] |
 //! | parts and copies of communicators | [`communicators`], [`Group`], [`Session`] |
 //! | memory that requests own | [`buffers`] |
+//! | memory that peers read in place | [`Universe::alloc`], [`SharedAlloc`] |
 //! | reductions by functions of yours | [`operators`] |
 //! | GPUs | [`devices`] |
 //! | errors and their handlers | [`Error`], [`errors`] |
@@ -124,6 +125,8 @@ pub use osier_derive::Datatype;
 pub use osier_engine::error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use osier_engine::view::{Buffer, BufferMut, View, ViewMut};
+#[doc(inline)]
+pub use osier_transports::shm::SharedAlloc;
 #[doc(hidden)]
 pub use p2p::Elements;
 pub use p2p::{Message, Request, Scope, Status};

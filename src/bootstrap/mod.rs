@@ -162,6 +162,7 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
     if checks.has_payload() {
         member.check_payloads();
     }
+    osier_transports::shm::serve(&member);
     let costs = agreed(job).links;
     let shared_cores = job.ranks() > job.cores();
     Ok(Core::new(

@@ -17,6 +17,8 @@
 //!    `child`, and only it touches [`HELD`] then. It holds the locks of all heaps, too.
 //! 2. A guard in [`Held`] is dropped before the heap that it locks.
 //! 3. A copy is a mapping of its own, private and anonymous, as long as the heap's mapping.
+//! 4. A system call with numbers, functions or bytes that stay, or for a new mapping, touches
+//!    no other memory of the process. Nobody uses the position of the heap file.
 
 use super::heap::Heap;
 use super::ranges::Ranges;
@@ -33,13 +35,31 @@ struct Slot(UnsafeCell<Option<Held>>);
 unsafe impl Sync for Slot {}
 
 thread_local! {
-    static FORKS: Cell<bool> = const { Cell::new(false) };
+    static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a fork: it has the locks of all heaps.
-#[inline]
-pub(super) fn is_forking() -> bool {
-    FORKS.try_with(Cell::get).unwrap_or(false)
+fn set_busy(to: bool) {
+    // A thread that has ended its variables forks no more.
+    let _ = BUSY.try_with(|busy| busy.set(to));
+}
+
+/// This thread has the lock of a heap, or, in a fork, of all.
+pub(super) struct Busy;
+
+impl Busy {
+    /// None if it has one already: what the bookkeeping allocates, and handlers of a fork,
+    /// must not come from a heap.
+    #[inline]
+    pub fn enter() -> Option<Busy> {
+        let free = !BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true);
+        free.then_some(Busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        set_busy(false);
+    }
 }
 
 /// A copy of a mapping, and where its original lies. Without one there was no memory.
@@ -65,7 +85,7 @@ struct Held {
 pub(super) fn register(heap: &Arc<Heap>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: functions of C's convention that stay as long as this library.
+        // SAFETY: invariant 4: functions of C's convention that stay as long as this library.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     });
     let mut heaps = HEAPS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,6 +94,7 @@ pub(super) fn register(heap: &Arc<Heap>) {
 }
 
 extern "C" fn prepare() {
+    set_busy(true);
     let list = HEAPS.lock().unwrap_or_else(PoisonError::into_inner);
     let heaps: Vec<Arc<Heap>> = list.iter().filter_map(Weak::upgrade).collect();
     let locked = heaps.into_iter().map(|heap| {
@@ -91,14 +112,12 @@ extern "C" fn prepare() {
         }
     });
     let locked = locked.collect();
-    FORKS.with(|forks| forks.set(true));
     // SAFETY: invariant 1.
     unsafe { *HELD.0.get() = Some(Held { locked, list }) };
 }
 
 /// Takes what `prepare` has left.
 fn held() -> Option<Held> {
-    FORKS.with(|forks| forks.set(false));
     // SAFETY: invariant 1.
     unsafe { (*HELD.0.get()).take() }
 }
@@ -124,6 +143,7 @@ extern "C" fn parent() {
         heaps.push(heap);
     }
     drop(list);
+    set_busy(false);
 }
 
 extern "C" fn child() {
@@ -145,6 +165,7 @@ extern "C" fn child() {
         heaps.push(heap);
     }
     drop(list);
+    set_busy(false);
 }
 
 /// Puts a copy, or memory that nobody may touch, where the parent has its heap.
@@ -159,11 +180,11 @@ fn settle(copied: &Copied) {
         }
     }
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: as above: it replaces at most the parent's mapping.
+    // SAFETY: invariants 3 and 4: it replaces at most the parent's mapping.
     unsafe { libc::mmap(base.cast(), bytes, libc::PROT_NONE, how, -1, 0) };
     let text =
         b"osier: no memory for a forked child's copy of the shared heap: it must not use it\n";
-    // SAFETY: a descriptor and bytes of ours.
+    // SAFETY: invariant 4.
     unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
 }
 
@@ -176,7 +197,7 @@ fn copies(heap: &Heap, ranges: &Ranges) -> Vec<Copied> {
     window.each_mapping(|start, base, bytes| {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: invariant 4: at an address of the kernel's choice.
         let copy = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, how, -1, 0) };
         let copy = (copy != libc::MAP_FAILED).then_some(copy.cast::<u8>());
         copies.push(Copied { copy, base, bytes });
@@ -212,7 +233,7 @@ fn data(file: &OwnedFd, base: u64, from: u64, to: u64) -> Option<(u64, u64)> {
         return None;
     }
     let seek = |at: u64, whence| {
-        // SAFETY: a descriptor and numbers; nobody uses the position of the file.
+        // SAFETY: invariant 4.
         let found = unsafe { libc::lseek(file.as_raw_fd(), (base + at) as libc::off_t, whence) };
         match found {
             -1 => Err(std::io::Error::last_os_error().raw_os_error()),

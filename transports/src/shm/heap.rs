@@ -20,7 +20,7 @@
 //! fit with immediate merging. Here ranges are kept outside of the memory they describe:
 //! peers see the memory, and pages that were given back stay untouched.
 
-use super::fork;
+use super::fork::{self, Busy};
 use super::job::Job;
 use super::mapping::{self, Steps};
 use super::ranges::{GRAIN, LINE, Ranges, bytes_of, touched};
@@ -41,6 +41,14 @@ struct Wanted {
     zeroed: bool,
     /// Pages are made present now, so that a lack of memory is found now.
     reserved: bool,
+    /// It stands for the process's own data, which may be limited.
+    data: bool,
+}
+
+/// The lock of a heap, and that this thread has it.
+struct Entered<'a> {
+    ranges: MutexGuard<'a, Ranges>,
+    _busy: Busy,
 }
 
 /// One rank's window.
@@ -78,6 +86,15 @@ impl Heap {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The lock, if this thread has none already: see [`Busy`].
+    fn enter(&self) -> Option<Entered<'_>> {
+        let busy = Busy::enter()?;
+        Some(Entered {
+            ranges: self.lock(),
+            _busy: busy,
+        })
+    }
+
     pub(super) fn window(&self) -> Option<&Steps> {
         self.window.get()
     }
@@ -109,22 +126,20 @@ impl Heap {
             align,
             zeroed: true,
             reserved: true,
+            data: false,
         })
     }
 
     /// Memory as `malloc` gives it, of pages that come with their first use; none if a limit
     /// of the process says so, there is no room or the rank has left its job.
     pub fn malloc(&self, bytes: usize, align: usize, zeroed: bool) -> Option<*mut u8> {
-        let refused = self.closed.load(Ordering::Acquire)
-            || self.is_private()
-            || fork::is_forking()
-            // Shared memory is no data of the process: the limit would not hold.
-            || mapping::limit(libc::RLIMIT_DATA) != u64::MAX;
+        let refused = self.closed.load(Ordering::Acquire) || self.is_private();
         let wanted = Wanted {
             bytes,
             align,
             zeroed,
             reserved: promises_are_kept(),
+            data: true,
         };
         (!refused).then(|| self.get(wanted).ok()).flatten()
     }
@@ -161,7 +176,13 @@ impl Heap {
                 ),
             ));
         };
-        let mut ranges = self.lock();
+        let mut entered = self.enter().ok_or_else(|| {
+            TransportError::new(
+                TransportErrorKind::OutOfMemory,
+                "a handler of a fork may not allocate shared memory",
+            )
+        })?;
+        let ranges = &mut *entered.ranges;
         if self.is_private() {
             return Err(TransportError::new(
                 TransportErrorKind::OutOfMemory,
@@ -186,7 +207,12 @@ impl Heap {
             front = (base as usize).next_multiple_of(wanted.align) - base as usize;
             at = base.wrapping_add(front);
             let absent = ranges.absent(offset + front as u64, bytes);
-            segment.charge(bytes_in(&absent))?;
+            if !absent.is_empty() {
+                if wanted.data {
+                    refuse_limited()?;
+                }
+                segment.charge(bytes_in(&absent))?;
+            }
             Ok(absent)
         });
         let absent = ready.inspect_err(|_| {
@@ -207,7 +233,7 @@ impl Heap {
         self.low.fetch_min(at as usize, Ordering::Relaxed);
         self.high
             .fetch_max(at as usize + bytes as usize, Ordering::Relaxed);
-        drop(ranges);
+        drop(entered);
         // Address of an offset in the grains of the range (invariant 1).
         let address = |to: u64| at.wrapping_offset(to.wrapping_sub(offset) as isize);
         for run in &unreserved {
@@ -220,9 +246,9 @@ impl Heap {
         }
         if !unreserved.is_empty() {
             let mut ranges = self.lock();
-            unreserved
-                .into_iter()
-                .for_each(|run| ranges.set_reserved(run));
+            for run in unreserved {
+                ranges.set_reserved(run);
+            }
         }
         if wanted.zeroed {
             let end = offset + bytes;
@@ -242,35 +268,35 @@ impl Heap {
 
     /// Gives back what was given out; false if nothing of this heap begins there.
     pub fn free(&self, ptr: *const u8) -> bool {
-        if fork::is_forking() {
-            // A handler of the fork frees memory, and this thread has the lock: it is lost.
-            return self.owns(ptr);
-        }
         let Some((window, offset)) = self.window.get().zip(self.offset_of(ptr, 1)) else {
             return false;
         };
-        let mut ranges = self.lock();
-        let Some(bytes) = ranges.take_back(offset) else {
+        let Some(mut entered) = self.enter() else {
+            return true; // a handler of a fork frees it: it is lost
+        };
+        let Some(bytes) = entered.ranges.take_back(offset) else {
             return false;
         };
         if self.is_private() {
-            ranges.release(offset, bytes);
+            entered.ranges.release(offset, bytes);
             drop_pages(ptr.cast_mut(), bytes);
             return true;
         }
         if bytes > KEPT_BYTES {
-            let runs = ranges.idle_of(offset, bytes);
+            let runs = entered.ranges.idle_of(offset, bytes);
             // Takes a while; nobody else touches it (invariant 2).
-            drop(ranges);
+            drop(entered);
             let gone: Vec<_> = runs.into_iter().filter(|run| punch(window, run)).collect();
-            ranges = self.lock();
+            let mut ranges = self.lock();
             for run in gone {
                 self.discharge(run.end - run.start);
                 ranges.set_absent(run, false);
             }
+            ranges.release(offset, bytes);
+            return true;
         }
-        ranges.release(offset, bytes);
-        self.trim(window, &mut ranges);
+        entered.ranges.release(offset, bytes);
+        self.trim(window, &mut entered.ranges);
         true
     }
 
@@ -305,17 +331,17 @@ impl Heap {
         let Some(want) = (bytes.max(1) as u64).checked_next_multiple_of(LINE) else {
             return false;
         };
-        if fork::is_forking() {
+        let Some(mut entered) = self.enter() else {
             return false;
-        }
-        let mut ranges = self.lock();
+        };
+        let ranges = &mut *entered.ranges;
         let Some(size) = ranges.given(offset) else {
             return false;
         };
         if want <= size {
             if !self.is_private() && want < size {
                 ranges.cut(offset, 0, want);
-                self.trim(window, &mut ranges);
+                self.trim(window, ranges);
             }
             return true;
         }
@@ -334,9 +360,13 @@ impl Heap {
             return false;
         }
         let absent = ranges.absent(offset, want);
-        if self.job.segment().charge(bytes_in(&absent)).is_err() {
-            ranges.cut(offset, 0, size);
-            return false;
+        if !absent.is_empty() {
+            let charged =
+                refuse_limited().and_then(|()| self.job.segment().charge(bytes_in(&absent)));
+            if charged.is_err() {
+                ranges.cut(offset, 0, size);
+                return false;
+            }
         }
         absent.into_iter().for_each(|run| ranges.set_present(run));
         self.high
@@ -347,10 +377,8 @@ impl Heap {
     /// Bytes of what was given out and begins there.
     pub fn usable(&self, ptr: *const u8) -> Option<usize> {
         let offset = self.offset_of(ptr, 1).filter(|_| self.owns(ptr))?;
-        match fork::is_forking() {
-            true => None,
-            false => self.lock().given(offset).map(|bytes| bytes as usize),
-        }
+        let given = self.enter()?.ranges.given(offset);
+        given.map(|bytes| bytes as usize)
     }
 
     /// Whether an address lies in this heap; quick where it does not.
@@ -400,6 +428,19 @@ fn drop_pages(ptr: *mut u8, bytes: u64) {
         let at = ptr.wrapping_add(start - ptr as usize);
         // SAFETY: invariants 2 and 4: whole pages of a range that nobody uses. Advice only.
         unsafe { libc::madvise(at.cast(), end - start, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Refuses more memory for a process's own data if that is limited (`ulimit -d`): shared
+/// memory is none, and would evade the limit. Asked only where pages come anew: it is a system
+/// call.
+fn refuse_limited() -> Result<(), TransportError> {
+    match mapping::limit(libc::RLIMIT_DATA) {
+        u64::MAX => Ok(()),
+        limit => Err(TransportError::new(
+            TransportErrorKind::OutOfMemory,
+            format!("data of the process is limited to {} MiB", limit >> 20),
+        )),
     }
 }
 

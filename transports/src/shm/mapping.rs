@@ -145,7 +145,9 @@ pub(crate) struct Steps {
     start: u64,
     bytes: u64,
     write: bool,
-    /// Children do not inherit the mappings, which ask for huge pages.
+    /// The mappings ask for huge pages.
+    huge: bool,
+    /// Children do not inherit the mappings.
     own: bool,
     steps: [Step; STEPS],
 }
@@ -159,9 +161,15 @@ impl Steps {
             start,
             bytes,
             write,
+            huge: false,
             own: false,
             steps: Default::default(),
         }
+    }
+
+    /// The same in huge pages, where the system has them for shared memory.
+    pub fn huge(self) -> Self {
+        Self { huge: true, ..self }
     }
 
     /// The same as memory of this process alone: a forked child finds nothing where it lies.
@@ -281,11 +289,11 @@ impl Steps {
                 Err(_) => length = (length / 2).next_multiple_of(4096).max(last - start),
             }
         };
-        if self.own {
-            for advice in [libc::MADV_DONTFORK, libc::MADV_HUGEPAGE] {
-                // SAFETY: invariants 1 and 5; advice of a mapping that nobody knows yet.
-                unsafe { libc::madvise(mapping.base.cast(), mapping.bytes, advice) };
-            }
+        let own = self.own.then_some(libc::MADV_DONTFORK);
+        let huge = self.huge.then_some(libc::MADV_HUGEPAGE);
+        for advice in own.into_iter().chain(huge) {
+            // SAFETY: invariants 1 and 5; advice of a mapping that nobody knows yet.
+            unsafe { libc::madvise(mapping.base.cast(), mapping.bytes, advice) };
         }
         let at = within(&mapping).ok_or_else(outside)?;
         match part.first.get() {

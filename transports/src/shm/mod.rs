@@ -19,6 +19,7 @@ mod rank;
 mod ring;
 mod seal;
 mod segment;
+mod serve;
 mod shared_heap;
 mod spans;
 mod status;
@@ -33,6 +34,7 @@ pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Job, JobOptions, MAX_RANKS, check_description, describe};
 pub use rank::ShmRank;
 pub use segment::NOTE_BYTES;
+pub use serve::{SHARED_FROM_BYTES, SharedAlloc, serve};
 pub use shared_heap::SharedHeap;
 pub use status::{JobStatus, STATUS_WORDS, monotonic_ns};
 

@@ -178,7 +178,7 @@ impl Segment {
     /// A rank's part of the heap.
     pub fn window(&self, rank: usize, write: bool) -> Steps {
         let start = self.heap_window * rank as u64;
-        Steps::new(self.heap_fd.clone(), start, self.heap_window, write)
+        Steps::new(self.heap_fd.clone(), start, self.heap_window, write).huge()
     }
 
     pub fn header(&self) -> &JobHeader {

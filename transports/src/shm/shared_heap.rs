@@ -23,6 +23,10 @@ impl SharedHeap {
         Self(heap.clone())
     }
 
+    pub(super) fn into_inner(self) -> Arc<Heap> {
+        self.0.clone()
+    }
+
     /// Zeroed memory of at least `bytes` bytes, aligned to `align`, a power of two.
     ///
     /// # Errors

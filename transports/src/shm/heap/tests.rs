@@ -18,10 +18,10 @@ impl Heap {
     /// Bytes of the job's heap file that have pages.
     fn file_bytes(&self) -> u64 {
         use std::os::fd::AsRawFd;
-        // SAFETY: all zeros are a `stat`.
+        // SAFETY: invariant 4 of `segment`: all zeros are a `stat`.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         let fd = self.job.segment().heap_fd.as_raw_fd();
-        // SAFETY: the structure is ours.
+        // SAFETY: invariant 4 of `segment`: the structure is ours.
         assert_eq!(unsafe { libc::fstat(fd, &raw mut stat) }, 0);
         stat.st_blocks as u64 * 512
     }
@@ -33,7 +33,7 @@ fn fill(at: *mut u8, bytes: usize, with: u8) {
 }
 
 fn all(at: *const u8, bytes: usize, value: u8) -> bool {
-    // SAFETY: as for `fill`; nobody writes meanwhile.
+    // SAFETY: invariant 1 of `heap`: as in `fill`; nobody writes meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts(at, bytes) };
     bytes.iter().all(|b| *b == value)
 }
@@ -125,7 +125,7 @@ fn pages_of_malloc_come_with_their_use() {
     let heap = heap(None);
     let at = heap.malloc(4 << 30, 16, true).expect("address space");
     assert!(heap.file_bytes() < 1 << 20 || promises_are_kept());
-    // SAFETY: invariant 1: inside.
+    // SAFETY: invariant 1 of `heap`: inside.
     let end = unsafe { at.add((4 << 30) - 1) };
     fill(end, 1, 7);
     assert!(heap.file_bytes() <= GRAIN || promises_are_kept());
@@ -182,11 +182,11 @@ fn threads_allocate_at_the_same_time() {
 /// Runs a function in a forked child, which says by its exit code how it went. It must not
 /// use anything that another thread of the test may have locked.
 fn in_child(f: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child runs `f` and ends.
+    // SAFETY: invariant 4 of `fork`: the child runs `f` and ends.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let code = i32::from(!f());
-        // SAFETY: ends the child without running what the parent has registered.
+        // SAFETY: invariant 4 of `fork`: ends the child without what the parent has registered.
         unsafe { libc::_exit(code) };
     }
     assert!(pid > 0);
@@ -195,7 +195,7 @@ fn in_child(f: impl FnOnce() -> bool) -> libc::pid_t {
 
 fn ended_well(pid: libc::pid_t) -> bool {
     let mut status = 0;
-    // SAFETY: a child of this process.
+    // SAFETY: invariant 4 of `fork`: a child of this process.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     status == 0
 }
@@ -219,7 +219,7 @@ fn a_forked_child_has_a_copy_of_its_own() {
         let kept = all(small, 5000, 1) && all(large, 20 << 20, 2) && all(sparse, 4096, 3);
         fill(small, 5000, 8);
         fill(large, 20 << 20, 9);
-        // SAFETY: invariant 1: inside.
+        // SAFETY: invariant 1 of `heap`: inside.
         let rest = unsafe { sparse.add(4096) };
         let zero = all(rest, 10 << 20, 0);
         let none = heap.alloc(4096, 1).is_err()
@@ -241,4 +241,30 @@ fn a_forked_child_has_a_copy_of_its_own() {
     assert!(heap.file_bytes() <= pages + GRAIN, "no page for the copy");
     assert!(heap.free(large));
     heap.lock().check();
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn time_of_malloc() {
+    let heap = heap(None);
+    let _held: Vec<_> = (0..1000)
+        .map(|i| heap.malloc(20_000 + i * 64, 16, false))
+        .collect();
+    for bytes in [20_000, 140_000, 980_000, 8 << 20] {
+        let mut best = f64::INFINITY;
+        for _ in 0..50 {
+            let start = std::time::Instant::now();
+            for _ in 0..2000 {
+                let at = heap.malloc(bytes, 16, false).expect("room");
+                heap.free(at);
+            }
+            best = best.min(start.elapsed().as_nanos() as f64 / 2000.0);
+        }
+        println!("{bytes} bytes: {best:.0} ns");
+    }
+    let start = std::time::Instant::now();
+    for _ in 0..100_000 {
+        std::hint::black_box(mapping::limit(libc::RLIMIT_DATA));
+    }
+    println!("limit: {} ns", start.elapsed().as_nanos() / 100_000);
 }
