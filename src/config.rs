@@ -88,6 +88,12 @@ pub const USER: &[Variable] = &[
         syntax: Syntax::Text(|text| bounded(text, SHM_LIMIT_BOUNDS).map(drop)),
     },
     Variable {
+        name: "OSIER_HEAP",
+        default: "asked",
+        meaning: "what lies in the shared heap, where peers read it in place: asked, what programs allocate there; all, also allocations of 16 KiB and more of unmodified programs, once they have joined; read by osier run, as --shared-heap",
+        syntax: Syntax::Text(|text| parse_heap(text).map(drop)),
+    },
+    Variable {
         name: "OSIER_PINNED_LIMIT",
         default: "64M",
         meaning: "most host memory that a rank pins for messages of devices, at least 256K; less of it makes shorter pipelines",
@@ -433,6 +439,21 @@ pub(crate) fn parse_alone(text: &str) -> Result<bool> {
             ErrorKind::Config,
             format!("{} is neither 0 nor 1", shown(text)),
         )),
+    }
+}
+
+/// Whether allocations of unmodified programs are to lie in the shared heap.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`], if it is neither of the two words.
+pub fn parse_heap(text: &str) -> Result<bool> {
+    match text.trim() {
+        "" | "asked" => Ok(false),
+        "all" => Ok(true),
+        _ => Err(config_error(format!(
+            "{} is neither asked nor all",
+            shown(text)
+        ))),
     }
 }
 

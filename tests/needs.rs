@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 mod asked;
 
 /// Key, thing, and what brings it.
-const NEEDS: [(&str, &str, &str); 16] = [
+const NEEDS: [(&str, &str, &str); 17] = [
     ("driver", "the emulated driver", BUILD),
     ("launcher", "the launcher `osier`", BUILD),
     ("cc", "a C compiler", "apt-get install gcc"),
@@ -33,6 +33,7 @@ const NEEDS: [(&str, &str, &str); 16] = [
     ("pkg-config", "pkg-config", "apt-get install pkg-config"),
     ("cmake", "cmake", "apt-get install cmake"),
     ("gfortran", "gfortran", "apt-get install gfortran"),
+    ("python", "Python 3", "apt-get install python3"),
     (
         "hydra",
         "mpiexec.hydra",

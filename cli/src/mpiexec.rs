@@ -223,6 +223,7 @@ fn read(given: &mut impl Iterator<Item = OsString>, all: &mut Words) -> Result<R
             }
             "-l" | "-prepend-rank" | "--tag-output" => options.push("--label".into()),
             "-wdir" | "--wdir" | "-wd" => section.wdir = Some(value()?.into()),
+            "-shared-heap" | "--shared-heap" => options.push("--shared-heap".into()),
             "-timeout" | "--timeout" => options.extend(["--timeout".into(), value()?]),
             // What follows the death of a rank: the end of the job, or nothing.
             "-disable-auto-cleanup" => options.extend(["--on-death".into(), "report".into()]),
@@ -309,6 +310,7 @@ mod tests {
                 "run -n 1 --bind core -- ./a",
             ),
             ("-hosts localhost,localhost:2,::1 ./a", "run -n 1 -- ./a"),
+            ("--shared-heap -n 2 a", "run -n 2 --shared-heap -- a"),
             ("-wdir /tmp -n 2 a", "run -n 2 --wdir /tmp -- a"),
             (
                 "-disable-auto-cleanup -n 2 ./a",

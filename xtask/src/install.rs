@@ -43,7 +43,15 @@ impl Args {
 pub fn run(args: &Args) -> Result {
     setup::linker()?;
     let mut build = cargo();
-    build.args(["build", "-p", "osier-capi", "-p", "osier-cli"]);
+    build.args([
+        "build",
+        "-p",
+        "osier-capi",
+        "-p",
+        "osier-cli",
+        "-p",
+        "osier-preload",
+    ]);
     if !args.debug {
         build.arg("--release");
     }
@@ -54,6 +62,7 @@ pub fn run(args: &Args) -> Result {
         &Parts {
             launcher: &built.join("osier"),
             library: &built.join("libmpi_abi.so"),
+            heap: &built.join("libosier_heap.so"),
             header: &root().join("capi/include/mpi.h"),
         },
         &prefix,

@@ -25,8 +25,11 @@ impl Lacks {
             ),
             ("cmake", "not on PATH (hint: apt-get install cmake)"),
             ("gfortran", "not on PATH (hint: apt-get install gfortran)"),
+            ("python3", "not on PATH (hint: apt-get install python3)"),
         ] {
-            without(tool, on_path(tool), why);
+            // The key of `python3` is the language.
+            let key = tool.trim_end_matches('3');
+            without(key, on_path(tool), why);
         }
         let peers = target_dir().join("peers");
         let installed =

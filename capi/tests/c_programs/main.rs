@@ -18,6 +18,7 @@ mod layout;
 #[allow(dead_code)]
 mod needs;
 
+mod heap;
 mod launchers;
 mod misuses;
 mod nulls;
@@ -62,6 +63,7 @@ fn place() -> Option<&'static Path> {
             let parts = layout::Parts {
                 launcher: &launcher,
                 library: &library(),
+                heap: &target().join("deps/libosier_heap.so"),
                 header: &Path::new(env!("CARGO_MANIFEST_DIR")).join("include/mpi.h"),
             };
             layout::put(&parts, &place).expect("an installation");
@@ -116,17 +118,15 @@ fn build_from(source: &Path, name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-fn start(program: &Path, ranks: usize) -> (Option<i32>, String, String) {
+/// Exit code, standard output and errors.
+type Ended = (Option<i32>, String, String);
+
+fn start(program: &Path, ranks: usize) -> Ended {
     start_with(program, ranks, &[], &[])
 }
 
 /// With more options of the launcher, and arguments of the program.
-fn start_with(
-    program: &Path,
-    ranks: usize,
-    more: &[&str],
-    arguments: &[&str],
-) -> (Option<i32>, String, String) {
+fn start_with(program: &Path, ranks: usize, more: &[&str], arguments: &[&str]) -> Ended {
     let output = run(Command::new(target().join("osier"))
         .args(["run", "-n", &ranks.to_string(), "--timeout", GUARD])
         .args(more)
@@ -137,7 +137,7 @@ fn start_with(
 }
 
 /// Exit code, what it wrote, what it complained of.
-fn ended(output: &Output) -> (Option<i32>, String, String) {
+fn ended(output: &Output) -> Ended {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         output.status.code(),

@@ -1,11 +1,9 @@
 //! The installation as others use it: wrappers, `pkg-config`, CMake, `mpiexec`.
 
-use super::{build, ended, needs, place, run, source, text, wrapper};
+use super::{Ended, build, ended, needs, place, run, source, text, wrapper};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-type Ended = (Option<i32>, String, String);
 
 fn mpiexec(place: &Path, arguments: &[&str]) -> Ended {
     let launcher = place.join("bin/mpiexec");

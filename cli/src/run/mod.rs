@@ -13,6 +13,7 @@
 //! | [`keeper`] | leaves no process behind |
 //! | [`bind`] | places ranks on cores |
 //! | [`gpus`] | finds the emulated CUDA driver |
+//! | [`heap`] | finds the library for allocations in the shared heap |
 //! | [`ranks`] | which ranks a process holds |
 //! | [`spawn`] | starts a process |
 //! | [`supervise`] | the only loop: output, signals, deaths, time limit |
@@ -24,6 +25,7 @@
 
 mod bind;
 mod gpus;
+mod heap;
 mod keeper;
 mod lines;
 mod output;
@@ -145,6 +147,12 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = gpus::parse)]
     emulate_gpus: Option<usize>,
 
+    /// Let allocations of 16 KiB and more of unmodified programs, in C or
+    /// Python, lie in the shared heap, where peers read them in place; as
+    /// OSIER_HEAP=all
+    #[arg(long)]
+    shared_heap: bool,
+
     /// Run the ranks in this folder
     #[arg(long, value_name = "DIR")]
     wdir: Option<PathBuf>,
@@ -240,6 +248,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         env: Vec::new(),
         psets: Vec::new(),
         emulate_gpus: None,
+        shared_heap: false,
         wdir: None,
         trace: None,
         check: None,
@@ -268,6 +277,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
         Some(gpus) => Some(gpus::Devices::find(gpus, &args.env)?),
         None => None,
     };
+    let heap = heap::Preloaded::find(args.shared_heap, &args.env)?;
 
     crate::model::measured_once(args.ranks);
     sys::default_sigchld();
@@ -307,6 +317,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
         &job,
         trace.as_deref(),
         devices.as_ref(),
+        heap.as_ref(),
     )?;
     if let Some(folder) = trace {
         crate::trace::merge_job(&folder, &job);

@@ -31,6 +31,7 @@ use osier_transports::Death;
 use osier_transports::shm::{Job, JobStatus};
 
 use super::gpus::Devices;
+use super::heap::Preloaded;
 use super::keeper::Keeper;
 use super::lines::Lines;
 use super::output::Sinks;
@@ -77,6 +78,7 @@ pub fn run(
     job: &Job,
     trace: Option<&Path>,
     devices: Option<&Devices>,
+    heap: Option<&Preloaded>,
 ) -> Result<u8, Failure> {
     // Before the first rank, so that none of its signals is lost.
     let signals: Vec<c_int> = FORWARDED.into_iter().chain([libc::SIGCHLD]).collect();
@@ -89,6 +91,7 @@ pub fn run(
         sections,
         trace,
         devices,
+        heap,
         job,
         group: keeper.group(),
         keeper_lives: true,
@@ -127,6 +130,7 @@ struct Supervisor<'a> {
     sections: &'a Sections,
     /// The emulated GPUs.
     devices: Option<&'a Devices>,
+    heap: Option<&'a Preloaded>,
     /// Where ranks record what they do.
     trace: Option<&'a Path>,
     job: &'a Job,
@@ -239,6 +243,9 @@ impl Supervisor<'_> {
         }
         if let Some(devices) = self.devices {
             job.extend(devices.variables(&variables));
+        }
+        if let Some(heap) = self.heap {
+            job.extend(heap.variables(&variables));
         }
         let plan = Plan {
             program,

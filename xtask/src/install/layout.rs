@@ -4,7 +4,8 @@
 //! PREFIX/bin        osier, mpiexec and mpirun (the same), mpicc, mpicxx, mpic++;
 //!                   mpifort and its other names, which only refuse
 //! PREFIX/include    mpi.h
-//! PREFIX/lib        libmpi_abi.so.1, libmpi_abi.so; pkgconfig/mpi.pc
+//! PREFIX/lib        libmpi_abi.so.1, libmpi_abi.so; libosier_heap.so;
+//!                   pkgconfig/mpi.pc
 //! ```
 //!
 //! The wrappers find the prefix by where they lie, so that the folder can be moved.
@@ -20,6 +21,8 @@ pub struct Parts<'a> {
     pub launcher: &'a Path,
     /// The C library.
     pub library: &'a Path,
+    /// The library for `--shared-heap`.
+    pub heap: &'a Path,
     /// `mpi.h`.
     pub header: &'a Path,
 }
@@ -55,6 +58,7 @@ pub fn put(parts: &Parts<'_>, prefix: &Path) -> Result<(), String> {
     link("osier", "bin/mpirun")?;
     copy(parts.library, "lib/libmpi_abi.so.1")?;
     link("libmpi_abi.so.1", "lib/libmpi_abi.so")?;
+    copy(parts.heap, "lib/libosier_heap.so")?;
     copy(parts.header, "include/mpi.h")?;
     write("bin/mpicc", &wrapper("mpicc", "C", "cc", "cc"), 0o755)?;
     let cxx = wrapper("mpicxx", "C++", "cxx", "c++");
