@@ -204,6 +204,9 @@ fn copies(heap: &Heap, ranges: &Ranges) -> Vec<Copied> {
         let Some(copy) = copy else {
             return;
         };
+        // Most of the time goes into making pages.
+        // SAFETY: invariant 3; advice only, its failure is harmless.
+        unsafe { libc::madvise(copy.cast(), bytes, libc::MADV_HUGEPAGE) };
         let end = start + bytes as u64;
         let given = ranges.all_given();
         for (offset, size) in given.filter(|(o, size)| *o >= start && o + size <= end) {

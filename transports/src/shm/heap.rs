@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Most bytes with pages that are kept free. Large enough for the buffers that a program
 /// allocates anew for each message; not measured.
-const KEPT_BYTES: u64 = 16 << 20;
+const KEPT_BYTES: u64 = 32 << 20;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
