@@ -1,6 +1,7 @@
 //! A program whose global allocator is Osier's.
 
 use osier_transports::shm::{Job, JobOptions, SHARED_FROM_BYTES, SharedAlloc, ShmRank, serve};
+use osier_transports::{Endpoint, RegionKind};
 use std::alloc::{GlobalAlloc, Layout};
 
 #[global_allocator]
@@ -27,6 +28,13 @@ fn large_allocations_lie_in_the_heap() {
     let mut large = vec![3u8; SHARED_FROM_BYTES];
     assert!(!shared(&small) && shared(&large));
     assert!(vec![0u8; 1 << 20].iter().all(|b| *b == 0));
+
+    // Peers read it where it lies.
+    let end = rank.endpoint(1, vec![0, 1]);
+    // SAFETY: it stays until the key is dropped, and nobody uses that.
+    let key = unsafe { end.export(large.as_ptr(), large.len()) }.expect("a key");
+    assert_eq!(key.kind, RegionKind::Heap);
+    drop(end);
 
     // Grows in place, moves, shrinks; and out of the heap and into it again.
     let next = vec![4u8; 100_000];
