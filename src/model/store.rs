@@ -149,6 +149,15 @@ fn from_cache(file: PathBuf, here: &Machine) -> Result<Cached> {
             ),
         ));
     }
+    if measured.calls.as_ref().is_some_and(|c| c.segment.is_none()) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "costs in {}: flags and slots were not measured (hint: osier model measure)",
+                file.display()
+            ),
+        ));
+    }
     Ok(Cached {
         costs: measured.costs,
         calls: measured.calls,
