@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[allow(dead_code, reason = "shared with xtask and the build script")]
 #[path = "../../generate.rs"]
@@ -113,8 +114,13 @@ fn build_from(source: &Path, name: &str) -> Option<PathBuf> {
         "-pthread",
         "-o",
     ];
-    let files = [text(&program), text(source)];
+    // Tests that start the same program build it at the same time: each sees a whole one.
+    static BUILT: AtomicUsize = AtomicUsize::new(0);
+    let number = BUILT.fetch_add(1, Ordering::Relaxed);
+    let made = place.join(format!("{name}.{number}"));
+    let files = [text(&made), text(source)];
     wrapper(place, "mpicc", &[&strict[..], &files].concat());
+    std::fs::rename(&made, &program).expect("a folder of ours");
     Some(program)
 }
 

@@ -165,3 +165,69 @@ fn signatures_are_sequences_of_elements() {
     assert!(Element::from(Pair::ShortInt).makes(pairs.signature()));
     assert!(!Element::from(Pair::DoubleInt).makes(pairs.signature()));
 }
+
+/// Whole vectors give what elements give one by one, whichever operand the result replaces.
+#[test]
+fn vectors_are_combined_as_their_elements() {
+    let basics = [
+        Basic::I8,
+        Basic::U16,
+        Basic::I32,
+        Basic::U64,
+        Basic::U128,
+        Basic::F16,
+        Basic::BF16,
+        Basic::F32,
+        Basic::F64,
+        Basic::C32,
+        Basic::C64,
+    ];
+    let operators = [
+        Operator::Sum,
+        Operator::Product,
+        Operator::Min,
+        Operator::Max,
+        Operator::LogicalXor,
+        Operator::BitAnd,
+        Operator::MinLoc,
+    ];
+    let pair = Element::Pair {
+        value: Basic::F64,
+        index: Basic::I32,
+    };
+    let elements = basics.map(Element::Basic).into_iter().chain([pair]);
+    for element in elements {
+        for operator in operators.into_iter().filter(|o| o.is_defined_for(element)) {
+            for count in [0usize, 1, 2, 7, 8, 9, 31, 64, 65, 200] {
+                let bytes = count * element.size();
+                let numbers = |salt: usize| -> Vec<u8> {
+                    let byte = |i: usize| (i * salt + salt / 3) as u8 & 0x3f;
+                    (0..bytes).map(byte).collect()
+                };
+                let (left, right) = (numbers(37), numbers(53));
+                let mut expected = left.clone();
+                for at in (0..bytes).step_by(element.size()) {
+                    let one = at..at + element.size();
+                    let combined =
+                        operator.combine(element, &mut expected[one.clone()], &right[one]);
+                    combined.expect("defined");
+                }
+                let (mut over_left, mut over_right) = (left.clone(), right.clone());
+                let mut apart = vec![0xaau8; bytes];
+                let (a, b) = (left.as_ptr(), right.as_ptr());
+                let into = apart.as_mut_ptr();
+                // SAFETY: invariant 5: vectors of as many bytes, apart from each other.
+                unsafe { operator.combine_raw(element, a, b, into, bytes) }.expect("defined");
+                let into = over_left.as_mut_ptr();
+                // SAFETY: invariant 5: the result is the left operand.
+                unsafe { operator.combine_raw(element, into, b, into, bytes) }.expect("defined");
+                let into = over_right.as_mut_ptr();
+                // SAFETY: invariant 5: the result is the right operand.
+                unsafe { operator.combine_raw(element, a, into, into, bytes) }.expect("defined");
+                for found in [&apart, &over_left, &over_right] {
+                    assert_eq!(*found, expected, "{operator} of {count} {element}");
+                }
+            }
+        }
+    }
+}

@@ -680,12 +680,12 @@ fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
         segment: segment as u16,
     };
     let taken = match (action, run.phase == Phase::Failing) {
-        (Action::Enter | Action::Leave, _) => in_segment::execute(action, at, driver, run),
+        (Action::Leave, _) => in_segment::execute(action, at, driver, run),
         (Action::Raise { .. }, true) => {
             driver.raise_failed(at, run.failed_rank());
             in_segment::Taken::Done
         }
-        (Action::Await { from, phase }, true) if run.program.publishes => {
+        (Action::Await { from, phase }, true) if run.published => {
             match driver.flag(at, from, phase) {
                 Waited::For(peer) => in_segment::Taken::Waits(peer),
                 Waited::Done(_) | Waited::Failed(..) => in_segment::Taken::Done,
@@ -706,7 +706,10 @@ fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
         (_, false) => in_segment::execute(action, at, driver, run),
     };
     match taken {
-        in_segment::Taken::Done => run.complete(instance),
+        in_segment::Taken::Done => {
+            run.published |= matches!(action, Action::Publish { .. });
+            run.complete(instance);
+        }
         in_segment::Taken::Waits(peer) => {
             run.awaits = Some((instance, peer));
             run.in_flight += 1;
@@ -1023,8 +1026,12 @@ fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, failed_rank: u32) {
     run.set_failed_rank(failed_rank);
     if let Some((instance, _)) = run.awaits {
         let (action, _) = run.place(instance);
-        // What peers read stays; and all hear of it once the segment is there.
-        if matches!(action, Action::Await { .. }) && !run.program.publishes {
+        // What peers read stays.
+        let needless = match action {
+            Action::Await { .. } => !run.published,
+            _ => matches!(action, Action::Enter),
+        };
+        if needless {
             run.awaits = None;
             run.in_flight -= 1;
             run.complete(instance);

@@ -212,6 +212,8 @@ pub struct Run {
     pub then: Option<Box<Then>>,
     /// The number of its call, in a segment.
     pub number: u32,
+    /// It has told peers there where its buffers lie.
+    pub published: bool,
     /// It waits for this peer's flag there, in this instance.
     pub awaits: Option<(u32, u32)>,
 }
@@ -256,6 +258,7 @@ impl Run {
         self.taken = 0;
         self.then = None;
         self.number = 0;
+        self.published = false;
         self.awaits = None;
     }
 

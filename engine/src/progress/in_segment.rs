@@ -16,8 +16,10 @@ use super::lane::Lane;
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::executor::NOBODY;
+use crate::exec::executor::{Driver, NOBODY};
 use crate::exec::in_segment::{At, FAILED, Part, Segment, Waited};
+use crate::exec::program::TAG_BITS;
+use crate::matching::INTERNAL_TAG;
 use crate::view::RawView;
 use osier_transports::shm::{BESIDE_FLAG_BYTES, Done, Raised, Said};
 use osier_transports::{Death, PeerMemory, TransportError, TransportErrorKind};
@@ -70,6 +72,11 @@ fn below(a: u32, b: u32) -> bool {
 
 fn set_of(at: At) -> usize {
     ((at.call ^ u32::from(at.segment)) & 1) as usize
+}
+
+/// Tag of what a rank sends that fails while the segment is not there, in place of flags.
+fn instead_of_flags(call: u32) -> u32 {
+    INTERNAL_TAG | (call % 1024) << TAG_BITS | 40
 }
 
 /// Bits of progress for phases.
@@ -171,6 +178,19 @@ impl Lane {
         None
     }
 
+    /// Whether a peer has failed in this call while the segment was not there: the error, and
+    /// the failed rank of the job.
+    #[inline]
+    fn failed_without_flag(&mut self, call: u32) -> Option<(Error, u32)> {
+        if self.unexpected.is_empty() {
+            return None;
+        }
+        let (peer, failed_rank) = self.poisoned_by(instead_of_flags(call))?;
+        let e = self.meets_poison(peer, failed_rank);
+        self.port.failed_rank = NOBODY;
+        Some((e, failed_rank))
+    }
+
     /// What a peer has in the segment was overwritten: nothing of it is believed any more.
     #[cold]
     fn overwritten_in_segment(&mut self, peer: u32, e: TransportError) -> Error {
@@ -251,7 +271,10 @@ impl Segment for Lane {
                 let members = self.port.members.iter().enumerate();
                 let lowest = members.min_by_key(|(_, member)| **member);
                 let lowest = lowest.map_or(0, |(peer, _)| peer as u32);
-                return match self.lost_in_segment(lowest) {
+                if let Some((e, failed_rank)) = self.lost_in_segment(lowest) {
+                    return Waited::Failed(e, failed_rank);
+                }
+                return match self.failed_without_flag(at.call) {
                     Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
                     None => Waited::For(lowest),
                 };
@@ -349,11 +372,6 @@ impl Segment for Lane {
 
     #[cold]
     fn raise_failed(&mut self, at: At, failed_rank: u32) {
-        let said = Said {
-            bytes: 0,
-            done: self.port.in_segment.over(at.call).call,
-            turn: 0,
-        };
         let raised = Raised {
             call: at.call,
             progress: FAILED,
@@ -361,13 +379,16 @@ impl Segment for Lane {
         if let Ok(Some(collective)) = self.port.links.collective() {
             // Peers may look at either set.
             for set in [0, 1] {
-                let uses = set == set_of(at) || at.segment > 0;
-                if uses {
-                    collective.fails_for(set, failed_rank);
-                    collective.raise(set, raised, said);
+                if set == set_of(at) || at.segment > 0 {
+                    collective.fail(set, raised, failed_rank);
                 }
             }
-            self.port.links.wake_members();
+            return self.port.links.wake_members();
+        }
+        // It is not there, and this call does not wait for it.
+        let own = self.port.own;
+        for peer in (0..self.port.peers.len() as u32).filter(|p| *p != own) {
+            self.poison(peer, instead_of_flags(at.call), failed_rank);
         }
     }
 
@@ -387,7 +408,8 @@ impl Segment for Lane {
         let there =
             raised.filter(|r| below(at.call, r.call) || r.call == at.call && r.progress >= wanted);
         let Some(raised) = there else {
-            return match self.lost_in_segment(from) {
+            let failed = self.failed_without_flag(at.call);
+            return match failed.or_else(|| self.lost_in_segment(from)) {
                 Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
                 None => Waited::For(from),
             };

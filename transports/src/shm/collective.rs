@@ -338,11 +338,13 @@ impl Collective {
         line.flag.store(seal::sealed(word, FLAG), Ordering::Release);
     }
 
-    /// Says for which rank of the job this one fails, before it raises the flag that says that
-    /// it does.
-    pub fn fails_for(&self, set: usize, failed: u32) {
+    /// Raises a flag that says that this rank fails, for this one of the job. Nothing else is
+    /// said with it, and nothing else of the set is written: peers may still read there.
+    pub fn fail(&self, set: usize, raised: Raised, failed: u32) {
         let line = self.line(self.own, set);
         line.failed.store(failed.into(), Ordering::Relaxed);
+        let word = u64::from(raised.call) << 32 | u64::from(raised.progress) << 16;
+        line.flag.store(seal::sealed(word, FLAG), Ordering::Release);
     }
 
     /// For which rank of the job a peer fails, whose flag says that it does.
@@ -617,5 +619,105 @@ impl Retired {
             let past = ((done >> 32) as u32).wrapping_sub(self.last) as i32 > 0;
             own.left.load(Ordering::Acquire) != 0 || done != 0 && past
         })
+    }
+}
+
+#[cfg(all(test, loom))]
+mod under_loom {
+    use crate::sync::{AtomicU64, Ordering};
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Flags and slots of two ranks, by rank and set, and how far each is done.
+    struct Shared {
+        flags: [[AtomicU64; 2]; 2],
+        slots: [[UnsafeCell<u64>; 2]; 2],
+        done: [AtomicU64; 2],
+    }
+
+    // SAFETY: the accesses are what the model checks.
+    unsafe impl Sync for Shared {}
+
+    impl Shared {
+        fn new() -> Arc<Shared> {
+            Arc::new(Shared {
+                flags: [(); 2].map(|()| [(); 2].map(|()| AtomicU64::new(0))),
+                slots: [(); 2].map(|()| [(); 2].map(|()| UnsafeCell::new(0))),
+                done: [(); 2].map(|()| AtomicU64::new(0)),
+            })
+        }
+
+        fn write(&self, rank: usize, set: usize, value: u64) {
+            // SAFETY: the model finds whoever else uses it meanwhile.
+            self.slots[rank][set].with_mut(|at| unsafe { *at = value });
+        }
+
+        fn read(&self, rank: usize, set: usize) -> u64 {
+            // SAFETY: the model finds whoever writes it meanwhile.
+            self.slots[rank][set].with(|at| unsafe { *at })
+        }
+
+        fn wait(word: &AtomicU64, least: u64) {
+            // Acquire: what was written before the word is seen.
+            while word.load(Ordering::Acquire) < least {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Both write, slots change hands: the flag of a call says that its rank is done with all
+    /// before (invariants 2 and 3).
+    #[test]
+    fn slots_that_change_hands_have_one_user() {
+        loom::model(|| {
+            let shared = Shared::new();
+            let rank = |own: usize| {
+                let shared = shared.clone();
+                move || {
+                    for call in 0..4u64 {
+                        let (set, turn) = (call as usize % 2, call as usize / 2);
+                        shared.write((own + turn) % 2, set, 10 * call + own as u64);
+                        // Release: the slot is written before.
+                        shared.flags[own][set].store(call + 1, Ordering::Release);
+                        let peer = 1 - own;
+                        Shared::wait(&shared.flags[peer][set], call + 1);
+                        let found = shared.read((peer + turn) % 2, set);
+                        assert_eq!(found, 10 * call + peer as u64);
+                    }
+                }
+            };
+            let other = thread::spawn(rank(1));
+            rank(0)();
+            other.join().expect("no fault");
+        });
+    }
+
+    /// One writes, one reads: the writer waits for the reader's number (invariant 3).
+    #[test]
+    fn a_slot_is_written_again_when_its_reader_is_done() {
+        loom::model(|| {
+            let shared = Shared::new();
+            let reader = {
+                let shared = shared.clone();
+                move || {
+                    for call in 0..4u64 {
+                        let set = call as usize % 2;
+                        Shared::wait(&shared.flags[0][set], call + 1);
+                        assert_eq!(shared.read(0, set), call);
+                        // Release: the slot is read before.
+                        shared.done[1].store(call + 1, Ordering::Release);
+                    }
+                }
+            };
+            let other = thread::spawn(reader);
+            for call in 0..4u64 {
+                let set = call as usize % 2;
+                Shared::wait(&shared.done[1], (call + 1).saturating_sub(2));
+                shared.write(0, set, call);
+                shared.flags[0][set].store(call + 1, Ordering::Release);
+            }
+            other.join().expect("no fault");
+        });
     }
 }
