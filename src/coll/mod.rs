@@ -182,7 +182,7 @@ impl Communicator {
 
     /// Whether calls like this may have an algorithm whose flags lie in a segment.
     fn fits_segment(&self, forced: &Chosen, ask: &Ask) -> bool {
-        let shared = self.lane().lock().has_segment();
+        let shared = self.shares_segment();
         let slots = match forced.algorithm {
             Algorithm::OnePhase => ask.call.slots(),
             _ => 0,

@@ -8,6 +8,7 @@ use osier_collectives::{Call, Choice, Operation};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::Memory;
+use osier_kernels::Driver;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -28,6 +29,13 @@ impl Communicator {
         described
     }
 
+    /// Whether calls may have plans whose flags lie in a segment: not where there may be
+    /// devices, of whose memory ranks do not always know together, and which such plans have
+    /// no steps for. All ranks of a host have a driver, or none has.
+    pub(crate) fn shares_segment(&self) -> bool {
+        self.lane().lock().has_segment() && !Driver::is_there()
+    }
+
     fn describe(&self, table: CallCosts) -> Described {
         let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
         let eager_bytes = self.core().selection.eager_max(Memory::Plain);
@@ -38,7 +46,7 @@ impl Communicator {
             ranks_per_core,
             &self.member().agreed,
             eager_bytes,
-            self.lane().lock().has_segment(),
+            self.shares_segment(),
         )
     }
 

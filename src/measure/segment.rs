@@ -31,7 +31,7 @@ pub(super) struct SegmentTimes {
 impl SegmentTimes {
     /// None: the ranks share no segment.
     pub(super) fn of(pair: &Communicator) -> Result<Option<SegmentTimes>> {
-        if !pair.lane().lock().has_segment() {
+        if !pair.shares_segment() {
             return Ok(None);
         }
         let most = 1usize << SLOT_LOGS[SLOT_LOGS.len() - 1];

@@ -22,6 +22,7 @@ use crate::model::calls::CallCosts;
 use osier_engine::env;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
+use osier_kernels::Driver;
 use osier_kernels::files;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -149,7 +150,9 @@ fn from_cache(file: PathBuf, here: &Machine) -> Result<Cached> {
             ),
         ));
     }
-    if measured.calls.as_ref().is_some_and(|c| c.segment.is_none()) {
+    // Beside a driver there are none.
+    let without = |calls: &CallCosts| calls.segment.is_none() && !Driver::is_there();
+    if measured.calls.as_ref().is_some_and(without) {
         return Err(Error::new(
             ErrorKind::Config,
             format!(

@@ -150,7 +150,16 @@ impl Lane {
             .held()
             .flat_map(|run| self.steps_under_way(run));
         let held = self.held().into_iter().chain(steps);
-        held.map(|handle| self.asked(handle)).collect()
+        let flags = self.asked_of_flags(self.executor.held());
+        held.map(|handle| self.asked(handle)).chain(flags).collect()
+    }
+
+    /// What runs wait for that wait for a peer's flag.
+    fn asked_of_flags(&self, runs: impl Iterator<Item = u32>) -> impl Iterator<Item = Asked> {
+        runs.filter_map(|run| {
+            let (peer, tag) = self.executor.awaits_flag(run)?;
+            Some(self.asked_of_flag(peer, tag))
+        })
     }
 
     /// What futures wait for.
@@ -164,7 +173,11 @@ impl Lane {
             .awaited()
             .flat_map(|run| self.steps_under_way(run));
         let awaited = self.port.ops.handles().filter(awaited).chain(steps);
-        awaited.map(|handle| self.asked(handle)).collect()
+        let flags = self.asked_of_flags(self.executor.awaited());
+        awaited
+            .map(|handle| self.asked(handle))
+            .chain(flags)
+            .collect()
     }
 
     fn held(&self) -> Vec<u32> {

@@ -302,6 +302,11 @@ impl Driver {
             .map_err(Clone::clone)
     }
 
+    /// Whether there is a driver on this machine: it is loaded, and not initialised.
+    pub fn is_there() -> bool {
+        Driver::opened().is_ok()
+    }
+
     /// Names the library to load where `OSIER_DEBUG` names none; says whether it
     /// came before any other name. Has no effect behind the first [`Driver::get`].
     pub fn prefer(library: impl Into<OsString>) -> bool {
