@@ -636,7 +636,7 @@ mod under_loom {
         done: [AtomicU64; 2],
     }
 
-    // SAFETY: the accesses are what the model checks.
+    // SAFETY: invariant 3: the accesses are what the model checks.
     unsafe impl Sync for Shared {}
 
     impl Shared {
@@ -649,12 +649,12 @@ mod under_loom {
         }
 
         fn write(&self, rank: usize, set: usize, value: u64) {
-            // SAFETY: the model finds whoever else uses it meanwhile.
+            // SAFETY: invariant 3: the model finds whoever else uses it meanwhile.
             self.slots[rank][set].with_mut(|at| unsafe { *at = value });
         }
 
         fn read(&self, rank: usize, set: usize) -> u64 {
-            // SAFETY: the model finds whoever writes it meanwhile.
+            // SAFETY: invariant 3: the model finds whoever writes it meanwhile.
             self.slots[rank][set].with(|at| unsafe { *at })
         }
 
