@@ -302,9 +302,24 @@ impl Driver {
             .map_err(Clone::clone)
     }
 
-    /// Whether there is a driver on this machine: it is loaded, and not initialised.
+    /// Whether there is a driver on this machine: it is loaded, and not initialised. As long as
+    /// nobody has named a library, one may still be named.
     pub fn is_there() -> bool {
-        Driver::opened().is_ok()
+        static SYSTEMS: OnceLock<bool> = OnceLock::new();
+        if cfg!(not(feature = "gpu")) {
+            return false;
+        }
+        if debug::value(debug::CUDA_LIBRARY).is_some() || PREFERRED.get().is_some() {
+            return Driver::opened().is_ok();
+        }
+        *SYSTEMS.get_or_init(|| {
+            // SAFETY: the initialisers of the system's driver run.
+            let library = unsafe { libloading::Library::new(LIBRARY) };
+            // It stays loaded, for whoever opens it next.
+            let found = library.is_ok();
+            std::mem::forget(library);
+            found
+        })
     }
 
     /// Names the library to load where `OSIER_DEBUG` names none; says whether it
