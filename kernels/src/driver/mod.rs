@@ -302,21 +302,22 @@ impl Driver {
             .map_err(Clone::clone)
     }
 
-    /// Whether there is a driver on this machine: it is loaded, and not initialised. As long as
-    /// nobody has named a library, one may still be named.
+    /// Whether there is a driver on this machine, as it is when this is first asked: all ranks of
+    /// a process have one answer. Without a name the system's is looked for, and another may
+    /// still be named.
     pub fn is_there() -> bool {
-        static SYSTEMS: OnceLock<bool> = OnceLock::new();
+        static THERE: OnceLock<bool> = OnceLock::new();
         if cfg!(not(feature = "gpu")) {
             return false;
         }
-        if debug::value(debug::CUDA_LIBRARY).is_some() || PREFERRED.get().is_some() {
-            return Driver::opened().is_ok();
-        }
-        *SYSTEMS.get_or_init(|| {
+        *THERE.get_or_init(|| {
+            if debug::value(debug::CUDA_LIBRARY).is_some() || PREFERRED.get().is_some() {
+                return Driver::opened().is_ok();
+            }
             // SAFETY: the initialisers of the system's driver run.
             let library = unsafe { libloading::Library::new(LIBRARY) };
-            // It stays loaded, for whoever opens it next.
             let found = library.is_ok();
+            // It stays loaded, for whoever opens it next.
             std::mem::forget(library);
             found
         })
