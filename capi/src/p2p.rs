@@ -125,7 +125,7 @@ mpi! {
             && !state::has_threads()
         {
             let (from, with) = (to_source(source), to_selector(tag));
-            // SAFETY: C's contract: the memory is the receive's until the request is over.
+            // SAFETY: C's contract: the memory belongs to the receive until its request completes.
             match unsafe { comm.comm.begin_receive(&mut memory, from, with) } {
                 Some(Begun::Received(bytes)) => {
                     let (source, tag) = (source as u32, tag as u32);

@@ -247,7 +247,8 @@ impl Pending {
 
     #[cold]
     fn widen_posted(&mut self, handle: u32) {
-        // The communicator is there: whoever frees it widens what it has posted.
+        // The communicator still exists: freeing it first makes full requests of what it has
+        // posted.
         if let On::Comm(on) = self.on
             && let Ok(comm) = comm(on)
         {

@@ -272,7 +272,7 @@ impl Child<'_> {
     /// All patterns; false if the other was silent.
     fn measure(&mut self) -> bool {
         let told = self.shared.told(self.rank);
-        // SAFETY: no pointers; whoever is not asked keeps his default.
+        // SAFETY: a system call on numbers; where it is refused, the default stays.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         // SAFETY: the same. Where the system lets only parents read, the other may, too.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };

@@ -67,7 +67,7 @@ fn copy_to_others(b: &mut Builder, input: Buffer, slot: Buffer) {
     }
 }
 
-/// Combines what ranks `first..first + count` have, as the tree of so many ranks says, into
+/// Combines the operands of ranks 0 to `count - 1` by the balanced tree of `count` leaves into
 /// `result`.
 fn fold_run(b: &mut Builder, count: u32, operand: &dyn Fn(u32) -> Operand, result: Region) {
     let fold = Fold::of(count);

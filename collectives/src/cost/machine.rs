@@ -119,12 +119,13 @@ pub struct Segment {
     pub read: Piecewise,
     /// Reading plain memory of a peer through the kernel, where plans may.
     pub attach: Option<Piecewise>,
-    /// Slots of one rank and call have at most so many bytes.
+    /// Largest slot of a rank, in bytes.
     pub slot_bytes: u64,
 }
 
 impl Segment {
-    /// Whether so many bytes in so many pieces, cut into segments, fit a slot.
+    /// Whether a segment of `pieces` pieces, `bytes` bytes in all segments together, fits a
+    /// slot.
     pub fn fits(&self, bytes: f64, pieces: u32, segments: u32) -> bool {
         let lines = match segments {
             1 => 0.0,

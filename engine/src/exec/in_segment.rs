@@ -7,7 +7,7 @@
 //! Await     how far a peer is
 //! Read      copies out of a peer's slot or buffer
 //! Fold      combines out of them
-//! Leave     the call is over here
+//! Leave     this rank has completed the call, or one of its segments
 //! ```
 //!
 //! They follow one another, in the executor and within a blocking call alike; what waits is

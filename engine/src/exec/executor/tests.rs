@@ -496,7 +496,7 @@ fn play(
     )
 }
 
-/// The same, where a rank makes no more moves after so many of all.
+/// The same; `dies` names a rank and the number of moves of all ranks after which it stops.
 fn play_with_death(
     (algorithm, size, segments): (Algorithm, u32, u32),
     elements: usize,

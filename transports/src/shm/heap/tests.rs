@@ -1,5 +1,6 @@
 use super::super::JobOptions;
 use super::*;
+use std::io::{Read, Write};
 
 fn heap(limit_bytes: Option<u64>) -> Arc<Heap> {
     let job = Job::create(&JobOptions {
@@ -213,9 +214,10 @@ fn a_forked_child_has_a_copy_of_its_own() {
     fill(large, 20 << 20, 2);
     fill(sparse, 4096, 3);
     let pages = heap.file_bytes();
+    let (mut written, mut writes) = std::io::pipe().expect("a pipe");
     let child = in_child(|| {
-        // The parent writes meanwhile.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        // Until the parent has written.
+        let told = written.read_exact(&mut [0u8]).is_ok();
         let kept = all(small, 5000, 1) && all(large, 20 << 20, 2) && all(sparse, 4096, 3);
         fill(small, 5000, 8);
         fill(large, 20 << 20, 9);
@@ -229,11 +231,12 @@ fn a_forked_child_has_a_copy_of_its_own() {
         let grandchild = in_child(|| all(small, 5000, 8) && heap.free(small));
         let copies = ended_well(grandchild);
         let freed = heap.free(large) && heap.free(sparse) && heap.free(small);
-        kept && zero && none && shrinks && copies && freed
+        told && kept && zero && none && shrinks && copies && freed
     });
     for (at, bytes) in [(small, 5000), (large, 20 << 20), (sparse, 4096)] {
         fill(at, bytes, 5);
     }
+    writes.write_all(&[1]).expect("a child that reads");
     assert!(ended_well(child));
     for (at, bytes) in [(small, 5000), (large, 20 << 20), (sparse, 4096)] {
         assert!(all(at, bytes, 5), "the child wrote its own");
