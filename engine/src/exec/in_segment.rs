@@ -127,6 +127,9 @@ pub trait Places {
     /// Own memory of a region, in one segment.
     fn own(&mut self, region: Region, segment: u16) -> RawView;
 
+    /// The same where it has no gaps.
+    fn span(&mut self, region: Region, segment: u16) -> Option<Span>;
+
     /// Where a peer's pieces lie in its slot, its input or its result, in one segment.
     fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize>;
 
@@ -170,14 +173,27 @@ impl Taken {
     }
 }
 
+/// Contiguous memory of this rank's own, during a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub at: *mut u8,
+    pub bytes: usize,
+}
+
+// SAFETY: invariant 2: the call's own memory, which whoever takes the step may use.
+unsafe impl Send for Span {}
+// SAFETY: invariant 2: an address and a length, which do not change.
+unsafe impl Sync for Span {}
+
 /// An operand that is combined, or a source that is copied.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Source {
-    Own(RawView),
+    Own(Span),
     /// A peer's memory, from this offset on.
     Peer(PeerMemory, usize),
 }
 
+#[inline]
 fn source<S: Segment, P: Places>(
     segment: &mut S,
     places: &mut P,
@@ -185,7 +201,7 @@ fn source<S: Segment, P: Places>(
     operand: Operand,
 ) -> Result<Source> {
     let Some(peer) = operand.of else {
-        return Ok(Source::Own(places.own(operand.data, at.segment)));
+        return Ok(Source::Own(own_span(places, at, operand.data)?));
     };
     let part = match operand.data.buffer {
         Buffer::Scratch(_) => Part::Slot(places.slot_bytes()),
@@ -197,19 +213,28 @@ fn source<S: Segment, P: Places>(
     Ok(Source::Peer(memory, range.start))
 }
 
+#[inline]
+fn own_span<P: Places>(places: &mut P, at: At, data: Region) -> Result<Span> {
+    places.span(data, at.segment).ok_or_else(|| {
+        let told = "operands with gaps cannot be combined in place";
+        Error::new(ErrorKind::Argument, told)
+    })
+}
+
 /// A combination, with its operands.
 ///
 /// # Errors
 /// What a peer says of its memory is not true.
+#[inline]
 pub fn operands<S: Segment, P: Places>(
     segment: &mut S,
     places: &mut P,
     at: At,
     (left, right, into): (Operand, Operand, Region),
-) -> Result<(Source, Source, RawView)> {
+) -> Result<(Source, Source, Span)> {
     let left = source(segment, places, at, left)?;
     let right = source(segment, places, at, right)?;
-    Ok((left, right, places.own(into, at.segment)))
+    Ok((left, right, own_span(places, at, into)?))
 }
 
 /// Takes one step. Steps of other plans are none of it.
@@ -255,20 +280,40 @@ pub fn execute<S: Segment, P: Places>(
         Action::Copy { from, to } => {
             let slot = is_slot(to) && places.slot_bytes() > BESIDE_FLAG_BYTES;
             let lends = slot && places.lends();
-            let (from, to) = (places.own(from, at.segment), places.own(to, at.segment));
-            let long = Some(from.bytes()).filter(|bytes| lends && *bytes >= LEAST_LENT);
-            let memory = long.and_then(|bytes| Some((from.as_contiguous()?.cast_const(), bytes)));
+            let span = places.span(from, at.segment);
+            let long = span.filter(|span| lends && span.bytes >= LEAST_LENT);
+            let memory = long.map(|span| (span.at.cast_const(), span.bytes));
             if slot && (segment.lend(at, memory) && memory.is_some()) {
                 return Taken::Done;
             }
-            Taken::of(copy(&from, &to))
+            match (span, places.span(to, at.segment)) {
+                (Some(from), Some(to)) if from.bytes == to.bytes => {
+                    // SAFETY: invariant 2: as many bytes each; they may overlap.
+                    unsafe { copy_short(from.at, to.at, from.bytes) };
+                    Taken::Done
+                }
+                _ => {
+                    let from = places.own(from, at.segment);
+                    Taken::of(copy(&from, &places.own(to, at.segment)))
+                }
+            }
         }
         Action::Read { from, data, into } => {
             let source = source(segment, places, at, Operand::of_peer(from, data));
             let done = source.and_then(|source| {
-                let into = places.own(into, at.segment);
-                read(&source, &into)?;
-                source.take_lines(places.one_reader() && is_slot(data), into.bytes());
+                let bytes = match places.span(into, at.segment) {
+                    Some(into) => {
+                        // SAFETY: invariant 2: as many bytes of this rank's own.
+                        unsafe { source.copy_to(0, into.at, into.bytes) }?;
+                        into.bytes
+                    }
+                    None => {
+                        let into = places.own(into, at.segment);
+                        unpack(&source, &into)?;
+                        into.bytes()
+                    }
+                };
+                source.take_lines(places.one_reader() && is_slot(data), bytes);
                 Ok(())
             });
             of_peer(segment, from, done)
@@ -277,10 +322,10 @@ pub fn execute<S: Segment, P: Places>(
             let all = operands(segment, places, at, (left, right, into));
             let done = all.and_then(|(one, other, into)| {
                 let (operator, fit) = places.operator().ok_or_else(no_operator)?;
-                fold(operator, fit, &one, &other, &into)?;
+                fold(operator, fit, &one, &other, into)?;
                 let one_reader = places.one_reader();
                 for (source, operand) in [(&one, left), (&other, right)] {
-                    source.take_lines(one_reader && is_slot(operand.data), into.bytes());
+                    source.take_lines(one_reader && is_slot(operand.data), into.bytes);
                 }
                 Ok(())
             });
@@ -320,6 +365,14 @@ fn is_slot(data: Region) -> bool {
 }
 
 #[cold]
+fn other_count(has: usize, bytes: usize) -> Error {
+    Error::new(
+        ErrorKind::Argument,
+        format!("{has} bytes into {bytes} (hint: all ranks pass the same count)"),
+    )
+}
+
+#[cold]
 fn no_operator() -> Error {
     Error::new(ErrorKind::Argument, "a reduction without operator")
 }
@@ -340,26 +393,35 @@ fn with_warm<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     result
 }
 
-/// Copies a source.
+/// Copies bytes, of which there are few as a rule.
+///
+/// # Safety
+/// Both are of this rank's call, for so many bytes; they may overlap.
+#[inline]
+unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
+    match bytes {
+        // As one load and one store.
+        // SAFETY: invariant 2, by the caller's contract.
+        8 => unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) },
+        // SAFETY: invariant 2, by the caller's contract.
+        4 => unsafe { to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()) },
+        // SAFETY: invariant 2, by the caller's contract.
+        _ => unsafe { std::ptr::copy(from, to, bytes) },
+    }
+}
+
+/// Copies a source to memory with gaps.
 ///
 /// # Errors
 /// The lengths differ, or the peer's memory cannot be read.
-pub fn read(from: &Source, to: &RawView) -> Result<()> {
-    let (memory, offset) = match from {
-        Source::Own(from) => return copy(from, to),
-        Source::Peer(memory, offset) => (memory, *offset),
-    };
+fn unpack(from: &Source, to: &RawView) -> Result<()> {
     let bytes = to.bytes();
-    if let Some(to) = to.as_contiguous() {
-        // SAFETY: invariant 2: as many bytes of this rank's own.
-        return Ok(unsafe { memory.read(offset, to, bytes) }?);
-    }
     with_warm(ATTACH_BYTES.min(bytes), |warm| {
         let mut at = 0;
         while at < bytes {
             let n = warm.len().min(bytes - at);
             // SAFETY: invariant 2: the slice has `n` bytes.
-            unsafe { memory.read(offset + at, warm.as_mut_ptr(), n) }?;
+            unsafe { from.copy_to(at, warm.as_mut_ptr(), n) }?;
             // SAFETY: invariant 2: the range is the view's, and the block is elsewhere.
             unsafe { to.unpack(at..at + n, warm.as_ptr()) };
             at += n;
@@ -370,51 +432,46 @@ pub fn read(from: &Source, to: &RawView) -> Result<()> {
 
 impl Source {
     /// Its address, if it is memory of this process or mapped. Only for copying from.
-    fn address(&self) -> Result<Option<*const u8>> {
+    #[inline]
+    fn address(&self) -> Option<*const u8> {
         match self {
-            Source::Own(view) => {
-                (view.as_contiguous().map(|at| Some(at.cast_const()))).ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::Argument,
-                        "operands with gaps cannot be combined in place",
-                    )
-                })
-            }
-            Source::Peer(memory, offset) => Ok(memory.address().map(|at| at.wrapping_add(*offset))),
+            Source::Own(span) => Some(span.at.cast_const()),
+            Source::Peer(memory, offset) => memory.address().map(|at| at.wrapping_add(*offset)),
         }
     }
 
     /// That as many bytes of it are there.
+    #[inline]
     fn has(&self, bytes: usize) -> Result<()> {
-        let (start, has) = match self {
-            Source::Own(view) => (0, view.bytes()),
-            Source::Peer(memory, offset) => (*offset, memory.len()),
-        };
-        let own = matches!(self, Source::Own(_));
-        let fits = match own {
-            true => has == bytes,
-            false => start.checked_add(bytes).is_some_and(|end| end <= has),
+        let (fits, has) = match self {
+            Source::Own(span) => (span.bytes == bytes, span.bytes),
+            Source::Peer(memory, offset) => {
+                let end = offset.checked_add(bytes);
+                (end.is_some_and(|end| end <= memory.len()), memory.len())
+            }
         };
         match fits {
             true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::Argument,
-                format!("{has} bytes into {bytes} (hint: all ranks pass the same count)"),
-            )),
+            false => Err(other_count(has, bytes)),
         }
     }
 
     /// Copies some bytes of it.
     ///
+    /// # Errors
+    /// They are not there, or the peer's memory cannot be read.
+    ///
     /// # Safety
-    /// `to` is writable for `n` bytes, apart from the source, and the range lies inside.
+    /// `to` is writable for `n` bytes, apart from the source.
+    #[inline]
     unsafe fn copy_to(&self, at: usize, to: *mut u8, n: usize) -> Result<()> {
         match self {
-            Source::Own(view) => {
-                if let Some(own) = view.as_contiguous() {
-                    // SAFETY: invariant 2, by the caller's contract.
-                    unsafe { std::ptr::copy_nonoverlapping(own.wrapping_add(at), to, n) };
+            Source::Own(span) => {
+                if at.checked_add(n).is_none_or(|end| end > span.bytes) {
+                    return Err(other_count(span.bytes, at.saturating_add(n)));
                 }
+                // SAFETY: invariant 2, by the check and the caller's contract.
+                unsafe { std::ptr::copy_nonoverlapping(span.at.wrapping_add(at), to, n) };
                 Ok(())
             }
             // SAFETY: invariant 2, by the caller's contract.
@@ -439,18 +496,17 @@ impl Source {
 ///
 /// # Errors
 /// The operator's, or a peer's memory cannot be read.
+#[inline]
 pub fn fold(
     operator: &dyn Reduction,
     fit: &Fit,
     left: &Source,
     right: &Source,
-    into: &RawView,
+    Span { at: to, bytes }: Span,
 ) -> Result<()> {
-    let bytes = into.bytes();
     if bytes == 0 {
         return Ok(());
     }
-    let to = into.as_contiguous().ok_or_else(no_operator)?;
     left.has(bytes)?;
     right.has(bytes)?;
     match operator.predefined(fit) {
@@ -466,7 +522,7 @@ fn fold_known(
     right: &Source,
     (to, bytes): (*mut u8, usize),
 ) -> Result<()> {
-    let (left_at, right_at) = (left.address()?, right.address()?);
+    let (left_at, right_at) = (left.address(), right.address());
     if let (Some(left), Some(right)) = (left_at, right_at) {
         // SAFETY: invariant 2: as many bytes each, of pieces that are apart, or one.
         return Ok(unsafe { operator.combine_raw(element, left, right, to, bytes) }?);
@@ -531,7 +587,13 @@ fn fold_copies(
 impl Places for Desk<'_> {
     #[inline]
     fn own(&mut self, region: Region, segment: u16) -> RawView {
-        self.place(region, segment)
+        let Span { at, bytes } = self.place(region, segment);
+        RawView::untyped(at, bytes)
+    }
+
+    #[inline]
+    fn span(&mut self, region: Region, segment: u16) -> Option<Span> {
+        Some(self.place(region, segment))
     }
 
     #[inline]
@@ -596,8 +658,11 @@ mod tests {
         }
     }
 
-    fn view(bytes: &mut [u8]) -> RawView {
-        RawView::untyped(bytes.as_mut_ptr(), bytes.len())
+    fn view(bytes: &mut [u8]) -> Span {
+        Span {
+            at: bytes.as_mut_ptr(),
+            bytes: bytes.len(),
+        }
     }
 
     fn of_peer(bytes: &[u8]) -> Source {
@@ -625,7 +690,7 @@ mod tests {
                     3 => (Source::Own(view(&mut own_a)), of_peer(&b), view(&mut own_a)),
                     _ => (of_peer(&a), Source::Own(view(&mut own_b)), view(&mut own_b)),
                 };
-                fold(&Minus, &fit, &left, &right, &into).expect("combined");
+                fold(&Minus, &fit, &left, &right, into).expect("combined");
                 let found = match case {
                     3 => &own_a,
                     4 => &own_b,
@@ -640,7 +705,9 @@ mod tests {
     fn reads_outside_of_a_peers_memory_are_errors() {
         let theirs = vec![1u8; 16];
         let mut to = vec![0u8; 17];
-        let e = read(&of_peer(&theirs), &view(&mut to)).expect_err("too long");
+        // SAFETY: invariant 2: a vector of as many bytes.
+        let read = unsafe { of_peer(&theirs).copy_to(0, to.as_mut_ptr(), 17) };
+        let e = read.expect_err("too long");
         assert_eq!(to, [0; 17]);
         assert!(e.to_string().contains("17 bytes"), "{e}");
     }

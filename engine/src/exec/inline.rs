@@ -15,7 +15,7 @@
 //! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`]; a run that takes up the
 //!    program copies scratch to its own.
 
-use super::in_segment::{self, At, Segment};
+use super::in_segment::{self, At, Segment, Span};
 use super::memory::{Memory, longest_share, share};
 use super::operator::{Fit, Reduction};
 use super::program::Action;
@@ -370,12 +370,15 @@ impl Desk<'_> {
 
     /// Memory of a region, in one segment.
     #[inline]
-    pub(super) fn place(&mut self, region: Region, segment: u16) -> RawView {
+    pub(super) fn place(&mut self, region: Region, segment: u16) -> Span {
+        let span = |at: *mut u8, range: Range<usize>| Span {
+            at: at.wrapping_add(range.start),
+            bytes: range.len(),
+        };
         if let Buffer::Scratch(k) = region.buffer
             && self.in_segment.slot.is_some_and(|slot| slot.0 == k)
         {
-            let range = self.in_slot(region, segment);
-            return RawView::untyped(self.slot.wrapping_add(range.start), range.len());
+            return span(self.slot, self.in_slot(region, segment));
         }
         let each = self.small.bytes;
         let start: *mut u8 = match region.buffer {
@@ -385,18 +388,18 @@ impl Desk<'_> {
         };
         // Of no bytes, the address does not matter.
         let at = start.wrapping_add(region.first as usize * each);
-        if self.in_segment.segments > 1 {
-            let range = self.share(segment);
-            return RawView::untyped(at.wrapping_add(range.start), range.len());
+        match self.in_segment.segments {
+            0 | 1 => span(at, 0..region.count as usize * each),
+            _ => span(at, self.share(segment)),
         }
-        RawView::untyped(at, region.count as usize * each)
     }
 }
 
 impl Regions for Desk<'_> {
     #[inline]
     fn view(&mut self, region: Region, _segment: u32) -> RawView {
-        self.place(region, 0)
+        let Span { at, bytes } = self.place(region, 0);
+        RawView::untyped(at, bytes)
     }
 
     #[inline]

@@ -18,7 +18,7 @@
 //!    apart.
 
 use super::graph::Schedule;
-use super::in_segment::{self, Source};
+use super::in_segment::{self, Source, Span};
 use super::memory::Memory;
 use super::one_kernel::Exchanging;
 use super::operator::{Fit, Reduction};
@@ -95,7 +95,7 @@ pub struct Combination {
     /// Left, right and result of each piece.
     operands: Vec<[RawView; 3]>,
     /// The same where operands are a peer's.
-    folded: Option<Box<(Source, Source, RawView)>>,
+    folded: Option<(Source, Source, Span)>,
 }
 
 impl Combination {
@@ -104,10 +104,10 @@ impl Combination {
         for [left, right, into] in &self.operands {
             combine(self.combiner.get(), &self.fit, left, right, into)?;
         }
-        match self.folded.as_deref() {
+        match &self.folded {
             None => Ok(()),
             Some((left, right, into)) => {
-                in_segment::fold(self.combiner.get(), &self.fit, left, right, into)
+                in_segment::fold(self.combiner.get(), &self.fit, left, right, *into)
             }
         }
     }
@@ -453,13 +453,13 @@ impl Run {
     }
 
     /// The same of operands that are a peer's.
-    pub fn folding(&self, folded: (Source, Source, RawView)) -> Result<Combination> {
+    pub fn folding(&self, folded: (Source, Source, Span)) -> Result<Combination> {
         let (combiner, fit) = self.combiner.as_ref().ok_or_else(no_operator)?;
         Ok(Combination {
             combiner: combiner.clone(),
             fit: *fit,
             operands: Vec::new(),
-            folded: Some(Box::new(folded)),
+            folded: Some(folded),
         })
     }
 
@@ -492,6 +492,15 @@ impl Regions for &Run {
 impl in_segment::Places for Run {
     fn own(&mut self, region: Region, segment: u16) -> RawView {
         self.memory.view(region, segment.into())
+    }
+
+    fn span(&mut self, region: Region, segment: u16) -> Option<Span> {
+        let view = self.memory.view(region, segment.into());
+        let bytes = view.bytes();
+        Some(Span {
+            at: view.as_contiguous()?,
+            bytes,
+        })
     }
 
     fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize> {

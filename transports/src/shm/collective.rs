@@ -34,6 +34,9 @@
 //!    set before (the layer above asks [`Collective::done`]); in one call, turns
 //!    are equal on all ranks, so each slot has one writer.
 //! 4. The content is not trusted: words that no correct peer writes are malformed.
+//! 5. What goes beside a flag is staged in memory of this rank's own, by whoever has the
+//!    segment, and goes to the line with the flag: to a line that a peer looks at again and
+//!    again, stores that are apart go one by one, each for a transfer of the line.
 //!
 //! # Sources
 //! Slots that change hands: measured on two cores of a virtual EPYC (Zen 4), near each other,
@@ -46,7 +49,7 @@ use super::rank::ShmRank;
 use super::seal;
 use crate::contract::{PeerMemory, TransportError, TransportErrorKind};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::sync::OnceLock;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -146,6 +149,11 @@ impl Said {
     }
 }
 
+/// Bytes beside a flag, before it is raised.
+#[repr(align(64))]
+#[derive(Default)]
+struct Beside(UnsafeCell<[u64; BESIDE_FLAG_BYTES / 8]>);
+
 /// One rank's view of a segment.
 pub struct Collective {
     base: *mut u8,
@@ -154,6 +162,10 @@ pub struct Collective {
     channel: u64,
     /// By set, the last call whose flag was raised here.
     last: [Cell<Option<u32>>; 2],
+    /// What goes beside the next flag, by set,
+    staged: Box<[Beside; 2]>,
+    /// if anything was staged.
+    is_staged: [Cell<bool>; 2],
     slots: Option<*mut u8>,
     of_peers: Box<[OnceLock<usize>]>,
     /// The memory is mapped as long as it.
@@ -214,6 +226,8 @@ impl Collective {
             members: members.len() as u32,
             channel,
             last: [const { Cell::new(None) }; 2],
+            staged: Box::default(),
+            is_staged: [const { Cell::new(false) }; 2],
             slots: None,
             of_peers: members.iter().map(|_| OnceLock::new()).collect(),
             rank: rank.clone(),
@@ -334,6 +348,13 @@ impl Collective {
             line.bytes.store(said.bytes, Ordering::Relaxed);
             line.said.store(said.word(raised.call), Ordering::Relaxed);
         }
+        if self.is_staged[set & 1].take() {
+            // SAFETY: invariant 5: nobody else uses it now.
+            let staged = unsafe { self.staged[set & 1].0.get().read() };
+            for (word, value) in line.data.iter().zip(staged) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
         let word = u64::from(raised.call) << 32 | u64::from(raised.progress) << 16;
         line.flag.store(seal::sealed(word, FLAG), Ordering::Release);
     }
@@ -399,16 +420,20 @@ impl Collective {
     /// Says where this rank's input and result lie, before the flag that lets peers read them.
     #[inline]
     pub fn publish(&self, set: usize, places: [u64; 2]) {
-        let line = self.line(self.own, set);
-        for (word, place) in line.data.iter().zip(places) {
-            word.store(place, Ordering::Relaxed);
-        }
+        self.stage(set, [places[0], places[1], 0, 0]);
+    }
+
+    #[inline]
+    fn stage(&self, set: usize, words: [u64; BESIDE_FLAG_BYTES / 8]) {
+        // SAFETY: invariant 5: nobody else uses it now.
+        unsafe { self.staged[set & 1].0.get().write(words) };
+        self.is_staged[set & 1].set(true);
     }
 
     /// Says that a peer finds what it reads in this slot elsewhere, by this word; 0: there.
     #[inline]
     pub fn lend(&self, set: usize, place: u64) {
-        self.line(self.own, set).data[0].store(place, Ordering::Relaxed);
+        self.stage(set, [place, 0, 0, 0]);
     }
 
     /// Where a peer that has lent it instead of its slot has what is read.
@@ -470,8 +495,8 @@ impl Collective {
         }
     }
 
-    /// Memory for what peers read in a call: [`PAGE_SLOT_BYTES`] in a page, or a slot of
-    /// [`SLOT_BYTES`], which is made when first asked for. The rank that has not made its own
+    /// Memory for what peers read in a call: what goes beside the flag, [`PAGE_SLOT_BYTES`] in
+    /// a page, or a slot of [`SLOT_BYTES`], which is made when first asked for. The rank that has not made its own
     /// yet, if it is that one's turn.
     ///
     /// # Errors
@@ -485,7 +510,8 @@ impl Collective {
     ) -> Result<Result<*mut u8, u32>, TransportError> {
         let whose = self.slot_in_turn(self.own, turn);
         if bytes <= BESIDE_FLAG_BYTES {
-            return Ok(Ok(self.beside_flag(self.own, set)));
+            self.is_staged[set & 1].set(true);
+            return Ok(Ok(self.staged[set & 1].0.get().cast()));
         }
         if bytes <= PAGE_SLOT_BYTES {
             return Ok(Ok(self.page_slot(whose, set)));

@@ -547,7 +547,11 @@ fn flags_tell_of_slots_that_change_hands() {
     let mut before: Vec<*mut u8> = Vec::new();
     for call in 0..60u32 {
         let (set, turn) = ((call & 1) as usize, (call / 2) as u16);
-        for bytes in [8usize, 500, 40_000] {
+        // What is that short comes with the flag.
+        let beside = ca.own_slot(set, 8, turn).expect("memory").expect("own");
+        // SAFETY: invariant 1 of `collective`: room for as many bytes.
+        unsafe { std::ptr::write_bytes(beside, call as u8, 8) };
+        for bytes in [500usize, 40_000] {
             let at = ca.own_slot(set, bytes, turn).expect("memory");
             // Whose turn is on the other's slot waits for it to be made.
             let theirs = cb.own_slot(set, bytes, turn).expect("memory");
@@ -586,6 +590,11 @@ fn flags_tell_of_slots_that_change_hands() {
         ca.raise(set, raised, said);
         assert_eq!(cb.flag(0, set).expect("sound"), Some(raised));
         assert_eq!(cb.said(0, set, call).expect("sound"), said);
+        let mut got = [0xff; 8];
+        let seen = cb.slot_of(0, set, 8, turn).expect("beside the flag");
+        // SAFETY: invariant 1 of `collective`: as many bytes.
+        unsafe { seen.read(0, got.as_mut_ptr(), 8) }.expect("inside");
+        assert_eq!(got, [call as u8; 8]);
     }
     assert_ne!(before[0], before[2], "turns change the place");
     assert_eq!(before[0], before[4]);
