@@ -54,6 +54,7 @@ macro_rules! basics {
             }
 
             /// What the bytes mean.
+            #[inline]
             pub const fn kind(self) -> BasicKind {
                 match self { $(Basic::$variant => BasicKind::$kind,)* }
             }

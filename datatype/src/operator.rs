@@ -72,6 +72,7 @@ pub enum Element {
 
 impl Element {
     /// Packed bytes.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             Element::Basic(basic) => basic.size(),
@@ -160,6 +161,7 @@ impl Operator {
     /// Whether MPI defines the operator for an element (section 6.9.2), with
     /// Osier's own types (`bf16`, `i128`, `u128`) as floating-point numbers and
     /// integers.
+    #[inline]
     pub fn is_defined_for(self, element: Element) -> bool {
         use BasicKind::{Boolean, Complex, Float, Logical, Opaque, Signed, Unsigned};
         let ordered = |basic: Basic| matches!(basic.kind(), Signed | Unsigned | Float);

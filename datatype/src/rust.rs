@@ -23,6 +23,8 @@ use std::sync::OnceLock;
 pub unsafe trait Datatype: Copy + Send + Sync + 'static {
     /// Whether a value is its packed form: no padding anywhere.
     const DENSE: bool;
+    /// The predefined type that a value is one element of, if that is all it is.
+    const BASIC: Option<Basic> = None;
 
     /// The type tree.
     fn datatype() -> Type;
@@ -39,6 +41,7 @@ macro_rules! numbers {
         // SAFETY: a number without padding; every bit pattern is a value.
         unsafe impl Datatype for $rust {
             const DENSE: bool = true;
+            const BASIC: Option<Basic> = Some($basic);
 
             fn datatype() -> Type {
                 static TYPE: OnceLock<Type> = OnceLock::new();

@@ -106,7 +106,10 @@ impl RawView {
         Self {
             origin,
             bytes,
-            shape: Shape::Slice(T::layout),
+            shape: match T::BASIC {
+                Some(basic) => Shape::Uniform(basic),
+                None => Shape::Slice(T::layout),
+            },
         }
     }
 

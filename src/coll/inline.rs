@@ -9,10 +9,10 @@
 use super::ask::{Ask, key_of};
 use crate::choice::class_of;
 use crate::comm::Communicator;
-use osier_collectives::Call;
+use osier_collectives::{Call, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
-use osier_engine::exec::inline::{self, Begun, Call as InlineCall, Desk, Refused, Small};
+use osier_engine::exec::inline::{self, Begun, Call as InlineCall, Desk, Looks, Refused, Small};
 use osier_engine::exec::operator::{Data, Fit, Reduction};
 use osier_engine::exec::program::Action;
 use osier_engine::exec::step::{Messages, Started};
@@ -75,33 +75,41 @@ const LOOKS_PER_POLL: u32 = 256;
 /// Where cores are shared, whoever is to raise the flag may need this one.
 const FLAG_LOOKS_SHARED: u32 = 32;
 
-impl Communicator {
-    /// A peer's flag is not raised after so many looks: waits a little. False: it takes too
-    /// long.
+/// The waits of a blocking call for flags.
+struct Waits<'a>(&'a Communicator);
+
+impl Looks<Lane> for Waits<'_> {
     #[inline]
-    fn looks_again(&self, lane: &mut Lane, peer: u32, tries: u32) -> bool {
-        if tries < FLAG_LOOKS_SHARED {
-            std::hint::spin_loop();
+    fn again(&mut self, lane: &mut Lane, peer: u32, looks: u32) -> bool {
+        if looks < FLAG_LOOKS_SHARED {
+            lane.waits_for_flag(looks);
             return true;
         }
-        self.looks_longer(lane, peer, tries)
+        self.0.looks_longer(lane, peer, looks)
     }
 
+    #[inline]
+    fn found(&mut self, lane: &mut Lane, looks: u32) {
+        lane.flag_found(looks);
+    }
+}
+
+impl Communicator {
     #[cold]
-    fn looks_longer(&self, lane: &mut Lane, peer: u32, tries: u32) -> bool {
+    fn looks_longer(&self, lane: &mut Lane, peer: u32, looks: u32) -> bool {
         if lane.knows_dead(peer) || self.lane().wanted() {
             return false;
         }
         let yields = self.core().direct_yields();
         if yields > 0 {
             std::thread::yield_now();
-            return tries < FLAG_LOOKS_SHARED + yields;
+            return looks < FLAG_LOOKS_SHARED + yields;
         }
-        if tries.is_multiple_of(LOOKS_PER_POLL) {
+        if looks.is_multiple_of(LOOKS_PER_POLL) {
             lane.progress();
         }
         std::hint::spin_loop();
-        tries < FLAG_LOOKS
+        looks < FLAG_LOOKS
     }
 }
 
@@ -159,6 +167,30 @@ impl Communicator {
         operator.predefined(&fit)?;
         call.required = fit.association;
         call.in_place = send.is_none();
+        Some(SmallReduction {
+            call,
+            small,
+            operator,
+            fit,
+        })
+    }
+
+    /// The same of one that leaves each rank an equal share.
+    #[inline]
+    pub(crate) fn small_shares<'a>(
+        &self,
+        send: Option<&RawView>,
+        recv: &RawView,
+        operator: &'a dyn Reduction,
+    ) -> Option<SmallReduction<'a>> {
+        // In place there is more to copy: a run does it.
+        let send = send.filter(|send| send.alike(recv))?;
+        let size = self.size();
+        let small = self.small_pieces(Some((send, size)), Some((recv, 1)), recv.bytes())?;
+        let fit = operator.fit(&Data(recv)).ok()?;
+        operator.predefined(&fit)?;
+        let mut call = Call::new(Operation::ReduceScatter, size as u32);
+        call.required = fit.association;
         Some(SmallReduction {
             call,
             small,
@@ -246,14 +278,13 @@ impl Communicator {
             return Some(None);
         };
         let tags = lane.executor.next_tags();
-        if let Some(with) = lane.executor.inline_in_segment(program) {
+        if let Some((steps, with)) = lane.executor.inline_in_segment(program) {
             let with = with.of_unit(operands.as_ref().map_or(1, |(_, fit)| fit.unit));
             let call = lane.executor.number_of(tags);
             lane.begins_in_segment(call, with.segments, with.changes_hands);
-            let steps = (steps, with.segments as usize);
             let mut desk = Desk::new(small, operands);
             desk.work_in(with);
-            return self.run_in_segment(lane, (program, steps), (tags, call), &mut desk);
+            return self.run_in_segment(lane, (program, &steps.actions), (tags, call), &mut desk);
         }
         let mut desk = Desk::new(small, operands);
         let mut caller = Caller {
@@ -276,14 +307,13 @@ impl Communicator {
     fn run_in_segment(
         &self,
         mut lane: LaneGuard<'_>,
-        (program, (steps, segments)): (usize, (usize, usize)),
+        (program, actions): (usize, &[Action]),
         (tags, call): (u32, u32),
         desk: &mut Desk<'_>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
-        let step = |lane: &Lane, at| lane.executor.inline_step(program, at);
-        let wait = |lane: &mut Lane, peer, tries| self.looks_again(lane, peer, tries);
-        let (taken, error) = inline::run_in_segment(&mut *lane, step, (call, steps), desk, wait);
-        if taken == steps * segments && error.is_none() {
+        let waits = Waits(self);
+        let (taken, error) = inline::run_in_segment(&mut *lane, (actions, call), desk, waits);
+        if taken == actions.len() * desk.cut_into() as usize && error.is_none() {
             self.core().after(&mut lane);
             return None;
         }

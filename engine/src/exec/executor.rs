@@ -288,10 +288,12 @@ impl Executor {
         inline.fits(bytes).then(|| (at, inline.len()))
     }
 
-    /// What such a program's steps need if they are those of a segment.
+    /// Such a program, and what its steps need, if they are those of a segment.
     #[inline]
-    pub fn inline_in_segment(&self, program: usize) -> Option<InSegment> {
-        self.programs.get(program)?.1.inline.as_ref()?.in_segment()
+    pub fn inline_in_segment(&self, program: usize) -> Option<(Arc<Program>, InSegment)> {
+        let program = &self.programs.get(program)?.1;
+        let with = program.inline.as_ref()?.in_segment()?;
+        Some((program.clone(), with))
     }
 
     /// A step of such a program.
@@ -680,7 +682,7 @@ fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
         segment: segment as u16,
     };
     let taken = match (action, run.phase == Phase::Failing) {
-        (Action::Leave, _) => in_segment::execute(action, at, driver, run),
+        (Action::Leave, _) => in_segment::execute(&action, at, driver, run),
         (Action::Raise { .. }, true) => {
             driver.raise_failed(at, run.failed_rank());
             in_segment::Taken::Done
@@ -703,7 +705,7 @@ fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
                 Err(e) => in_segment::Taken::Failed(e, NOBODY),
             }
         }
-        (_, false) => in_segment::execute(action, at, driver, run),
+        (_, false) => in_segment::execute(&action, at, driver, run),
     };
     match taken {
         in_segment::Taken::Done => {

@@ -240,12 +240,12 @@ pub fn operands<S: Segment, P: Places>(
 /// Takes one step. Steps of other plans are none of it.
 #[inline]
 pub fn execute<S: Segment, P: Places>(
-    action: Action,
+    action: &Action,
     at: At,
     segment: &mut S,
     places: &mut P,
 ) -> Taken {
-    match action {
+    match *action {
         Action::Enter => match segment.enter(at, places.slot_bytes()) {
             Waited::Done(slot) => {
                 places.set_slot(slot);
@@ -402,9 +402,15 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
     match bytes {
         // As one load and one store.
         // SAFETY: invariant 2, by the caller's contract.
-        8 => unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) },
+        8 => unsafe {
+            to.cast::<u64>()
+                .write_unaligned(from.cast::<u64>().read_unaligned())
+        },
         // SAFETY: invariant 2, by the caller's contract.
-        4 => unsafe { to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()) },
+        4 => unsafe {
+            to.cast::<u32>()
+                .write_unaligned(from.cast::<u32>().read_unaligned())
+        },
         // SAFETY: invariant 2, by the caller's contract.
         _ => unsafe { std::ptr::copy(from, to, bytes) },
     }

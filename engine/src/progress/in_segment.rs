@@ -11,6 +11,7 @@
 //!    so they are equal on all ranks that make the same calls. Ranks that find another's bytes
 //!    to differ begin to count anew.
 
+use super::backoff::{self, Backoff};
 use super::failures::ended;
 use super::lane::Lane;
 #[cfg(debug_assertions)]
@@ -39,6 +40,8 @@ pub struct SegmentCalls {
     lent: Vec<(u32, u16)>,
     /// A call has ended before the segment was there: peers are told when one enters.
     untold: bool,
+    /// Of looks for flags in a blocking call.
+    backoff: Backoff,
 }
 
 /// A call in flight.
@@ -96,6 +99,7 @@ impl Known {
 
 impl SegmentCalls {
     /// How far all is over here, after this call has ended.
+    #[inline]
     fn over(&self, call: u32) -> Done {
         let last = self.last.into_iter().flatten();
         let last = last.fold(
@@ -117,11 +121,13 @@ impl SegmentCalls {
             })
     }
 
+    #[inline]
     fn find(&self, call: u32) -> Option<&Begun> {
         self.begun.iter().find(|begun| begun.call == call)
     }
 
     /// Whose turn it is to write which slot.
+    #[inline]
     fn turn(&self, at: At) -> u16 {
         let begun = self.find(at.call).filter(|begun| begun.changes_hands);
         begun.map_or(0, |begun| {
@@ -153,6 +159,19 @@ impl Lane {
             }
         }
         calls.begun.push(begun);
+    }
+
+    /// Waits before a look for a peer's flag, after so many in vain since one was raised here:
+    /// who looks while the peer is about to write takes the line from it.
+    #[inline]
+    pub fn waits_for_flag(&mut self, looks: u32) {
+        backoff::pause(self.port.in_segment.backoff.missed(looks + 1));
+    }
+
+    /// The flag was there after so many looks in vain.
+    #[inline]
+    pub fn flag_found(&mut self, looks: u32) {
+        self.port.in_segment.backoff.found(looks + 1);
     }
 
     /// Why nothing comes from a peer in a segment, if it is known that nothing will. Its words
@@ -225,7 +244,9 @@ impl Lane {
     #[inline]
     fn not_past(&mut self, call: u32, segment: u16) -> Result<Option<u32>> {
         let peers = self.port.peers.len();
-        self.port.in_segment.peers.resize(peers, Known::default());
+        if self.port.in_segment.peers.len() != peers {
+            self.port.in_segment.peers.resize(peers, Known::default());
+        }
         for peer in 0..peers as u32 {
             let known = self.port.in_segment.peers[peer as usize];
             if peer == self.port.own || known.is_past(call, segment) {
@@ -247,6 +268,7 @@ impl Lane {
         Ok(None)
     }
 
+    #[inline]
     fn say_done(&mut self, done: Done) {
         if let Ok(Some(collective)) = self.port.links.collective() {
             collective.set_done(done);
@@ -489,8 +511,13 @@ impl Segment for Lane {
         if let Some(listed) = listed {
             calls.begun[listed].over = at.segment + 1;
             if last {
-                let ended = calls.begun.remove(listed);
-                if ended.lent {
+                // Calls end in the order in which they were made, as a rule.
+                let ended = match listed + 1 == calls.begun.len() {
+                    true => calls.begun.pop(),
+                    false => Some(calls.begun.remove(listed)),
+                };
+                let ended = ended.filter(|ended| ended.lent);
+                if ended.is_some() {
                     calls.lent.push((at.call, at.segment));
                 }
             }

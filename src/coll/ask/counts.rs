@@ -306,7 +306,20 @@ impl Communicator {
             error = self.in_place_within().err();
         }
         let recv = (!in_place).then_some(recv);
-        let ask = self.shares_ask("reduce_scatter", send, recv, &shares, combiner);
+        let name = "reduce_scatter";
+        let ask = match self.equal_shares(&shares) {
+            Some(each) => self.equal_shares_ask(name, send, recv, each, combiner),
+            None => self.shares_ask(name, send, recv, &shares, combiner),
+        };
         Ok(ask.failed(error))
+    }
+
+    /// The share of each rank, if shares are equal: by that alone, which all ranks know, for
+    /// their plans must be one.
+    #[inline]
+    pub(crate) fn equal_shares(&self, shares: &[usize]) -> Option<usize> {
+        let (&first, rest) = shares.split_first()?;
+        let equal = shares.len() == self.size() && rest.iter().all(|share| *share == first);
+        (equal && !self.is_inter()).then_some(first)
     }
 }

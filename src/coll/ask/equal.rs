@@ -360,16 +360,31 @@ impl Communicator {
             let ask = self.shares_ask(name, send, recv, &shares, combiner);
             return Ok(ask.failed(error));
         }
+        let ask = self.equal_shares_ask(name, send, recv, each, combiner);
+        Ok(ask.failed(error))
+    }
+
+    /// Shares of a combination of as many bytes for each rank; without a result in place.
+    pub(crate) fn equal_shares_ask(
+        &self,
+        name: &'static str,
+        send: RawView,
+        recv: Option<RawView>,
+        each: usize,
+        combiner: Combiner,
+    ) -> Ask {
         let call = self.call_of(Operation::ReduceScatter);
-        let call = if in_place { call.in_place() } else { call };
+        let call = match recv {
+            None => call.in_place(),
+            Some(_) => call,
+        };
         let buffers = Buffers {
             send: Pieces::Equal(send, each),
             recv: Pieces::Equal(recv.unwrap_or_else(|| only_long(each)), each),
             sizes: Sizes::Equal(each),
             unit: 1,
         };
-        let ask = Ask::new(name, call, each, buffers).failed(error);
-        Ok(combined(ask, combiner))
+        combined(Ask::new(name, call, each, buffers), combiner)
     }
 
     /// Shares of a combination, of these bytes on this side's ranks.

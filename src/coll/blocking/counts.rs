@@ -168,9 +168,27 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes(send.as_ref()));
-        // `call` waits for the run's end, so the operator outlives it.
-        let ask = self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(&op));
-        let result = self.call_ask(ask);
+        let result = match self.are_equal_shares(counts, send.as_ref(), &recv) {
+            // All ranks have the same counts.
+            true => self.scatter_shares(send, recv, &op),
+            false => {
+                // `call` waits for the run's end, so the operator outlives it.
+                let ask = self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(&op));
+                self.call_ask(ask)
+            }
+        };
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
+    }
+
+    /// Whether each rank's share of so many elements is as long as the result here.
+    #[inline]
+    fn are_equal_shares(&self, counts: &[usize], send: Option<&RawView>, recv: &RawView) -> bool {
+        let (Some(share), Some(send)) = (self.equal_shares(counts), send) else {
+            return false;
+        };
+        let each = send
+            .element_bytes()
+            .and_then(|bytes| bytes.checked_mul(share));
+        each == Some(recv.bytes()) && recv.bytes().checked_mul(counts.len()) == Some(send.bytes())
     }
 }

@@ -429,10 +429,24 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let bytes = send.as_ref().unwrap_or(&recv).bytes();
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
-        // `call` waits for the run's end, so the operator outlives it.
-        let ask = self.reduce_scatter_block_ask(send, Some(recv), Combiner::lent(&op));
-        let result = self.call_ask(ask);
+        let result = self.scatter_shares(send, recv, &op);
         self.reported(result.map_err(|e| e.context("reduce_scatter_block")))
+    }
+
+    /// Combines the elements of all ranks, of which each gets an equal share.
+    #[inline]
+    #[track_caller]
+    pub(super) fn scatter_shares(
+        &self,
+        send: Option<RawView>,
+        recv: RawView,
+        op: &dyn Reduction,
+    ) -> Result<()> {
+        let here = self.small_shares(send.as_ref(), &recv, op);
+        self.call_reducing(here, || {
+            // The call waits for the run's end, so the operator outlives it.
+            self.reduce_scatter_block_ask(send, Some(recv), Combiner::lent(op))
+        })
     }
 
     /// Combines the elements of ranks 0 to this one, in rank order. Collective.

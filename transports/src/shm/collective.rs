@@ -164,8 +164,8 @@ pub struct Collective {
     last: [Cell<Option<u32>>; 2],
     /// What goes beside the next flag, by set,
     staged: Box<[Beside; 2]>,
-    /// if anything was staged.
-    is_staged: [Cell<bool>; 2],
+    /// so many words.
+    staged_words: [Cell<usize>; 2],
     slots: Option<*mut u8>,
     of_peers: Box<[OnceLock<usize>]>,
     /// The memory is mapped as long as it.
@@ -227,7 +227,7 @@ impl Collective {
             channel,
             last: [const { Cell::new(None) }; 2],
             staged: Box::default(),
-            is_staged: [const { Cell::new(false) }; 2],
+            staged_words: [const { Cell::new(0) }; 2],
             slots: None,
             of_peers: members.iter().map(|_| OnceLock::new()).collect(),
             rank: rank.clone(),
@@ -348,12 +348,14 @@ impl Collective {
             line.bytes.store(said.bytes, Ordering::Relaxed);
             line.said.store(said.word(raised.call), Ordering::Relaxed);
         }
-        if self.is_staged[set & 1].take() {
-            // SAFETY: invariant 5: nobody else uses it now.
-            let staged = unsafe { self.staged[set & 1].0.get().read() };
-            for (word, value) in line.data.iter().zip(staged) {
-                word.store(value, Ordering::Relaxed);
-            }
+        let staged = self.staged[set & 1].0.get().cast::<u64>();
+        let words = self.staged_words[set & 1].take();
+        for (at, word) in line.data.iter().enumerate().take(words) {
+            // Word by word, as it was written: a longer load would wait until stores of before
+            // have left the processor.
+            // SAFETY: invariant 5: inside, and nobody else uses it now.
+            let value = unsafe { staged.add(at).read_volatile() };
+            word.store(value, Ordering::Relaxed);
         }
         let word = u64::from(raised.call) << 32 | u64::from(raised.progress) << 16;
         line.flag.store(seal::sealed(word, FLAG), Ordering::Release);
@@ -420,20 +422,21 @@ impl Collective {
     /// Says where this rank's input and result lie, before the flag that lets peers read them.
     #[inline]
     pub fn publish(&self, set: usize, places: [u64; 2]) {
-        self.stage(set, [places[0], places[1], 0, 0]);
+        self.stage(set, places);
     }
 
     #[inline]
-    fn stage(&self, set: usize, words: [u64; BESIDE_FLAG_BYTES / 8]) {
-        // SAFETY: invariant 5: nobody else uses it now.
-        unsafe { self.staged[set & 1].0.get().write(words) };
-        self.is_staged[set & 1].set(true);
+    fn stage<const N: usize>(&self, set: usize, words: [u64; N]) {
+        const { assert!(N <= BESIDE_FLAG_BYTES / 8) };
+        // SAFETY: invariant 5: there is room, and nobody else uses it now.
+        unsafe { self.staged[set & 1].0.get().cast::<[u64; N]>().write(words) };
+        self.staged_words[set & 1].set(N);
     }
 
     /// Says that a peer finds what it reads in this slot elsewhere, by this word; 0: there.
     #[inline]
     pub fn lend(&self, set: usize, place: u64) {
-        self.stage(set, [place, 0, 0, 0]);
+        self.stage(set, [place]);
     }
 
     /// Where a peer that has lent it instead of its slot has what is read.
@@ -508,11 +511,11 @@ impl Collective {
         bytes: usize,
         turn: u16,
     ) -> Result<Result<*mut u8, u32>, TransportError> {
-        let whose = self.slot_in_turn(self.own, turn);
         if bytes <= BESIDE_FLAG_BYTES {
-            self.is_staged[set & 1].set(true);
+            self.staged_words[set & 1].set(bytes.div_ceil(8));
             return Ok(Ok(self.staged[set & 1].0.get().cast()));
         }
+        let whose = self.slot_in_turn(self.own, turn);
         if bytes <= PAGE_SLOT_BYTES {
             return Ok(Ok(self.page_slot(whose, set)));
         }
@@ -560,13 +563,13 @@ impl Collective {
         bytes: usize,
         turn: u16,
     ) -> Result<PeerMemory, TransportError> {
-        let whose = self.slot_in_turn(peer, turn);
+        let whose = || self.slot_in_turn(peer, turn);
         let at = if bytes <= BESIDE_FLAG_BYTES {
             self.beside_flag(peer, set)
         } else if bytes <= PAGE_SLOT_BYTES {
-            self.page_slot(whose, set)
+            self.page_slot(whose(), set)
         } else {
-            let slots = self.slots_of(whose)?;
+            let slots = self.slots_of(whose())?;
             let slots = slots.ok_or_else(|| self.overwritten("a slot", peer))?;
             slots.wrapping_add((set & 1) * SLOT_BYTES)
         };
