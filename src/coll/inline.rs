@@ -10,19 +10,17 @@ use super::ask::{Ask, key_of};
 use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::{Call, Operation};
+use osier_datatype::{Element, Operator};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
 use osier_engine::exec::inline::{self, Begun, Call as InlineCall, Desk, Looks, Refused, Small};
-use osier_engine::exec::operator::{Data, Fit, Reduction};
+use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
 use osier_engine::exec::program::Action;
 use osier_engine::exec::step::{Messages, Started};
 use osier_engine::matching::Pattern;
 use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::lane::Lane;
 use osier_engine::view::RawView;
-
-/// The operator of a call, and what it combines there.
-pub(crate) type Operands<'a> = Option<(&'a dyn Reduction, Fit)>;
 
 /// The driver of an inline schedule: a blocking call that holds the lane.
 struct Caller<'a> {
@@ -119,6 +117,7 @@ pub(crate) struct SmallReduction<'a> {
     small: Small,
     operator: &'a dyn Reduction,
     fit: Fit,
+    known: (Operator, Element),
 }
 
 impl Communicator {
@@ -149,12 +148,12 @@ impl Communicator {
 
     /// The same of a reduction, with an operator that cannot panic.
     #[inline]
-    pub(crate) fn small_reduction<'a>(
+    pub(crate) fn small_reduction<'a, R: Reduction>(
         &self,
         mut call: Call,
         send: Option<&RawView>,
         recv: Option<&RawView>,
-        operator: &'a dyn Reduction,
+        operator: &'a R,
     ) -> Option<SmallReduction<'a>> {
         // What differs in type is for the ask to name.
         if let (Some(send), Some(recv)) = (send, recv)
@@ -164,7 +163,7 @@ impl Communicator {
         }
         let small = self.small(send, recv)?;
         let fit = operator.fit(&Data(send.or(recv)?)).ok()?;
-        operator.predefined(&fit)?;
+        let known = operator.predefined(&fit)?;
         call.required = fit.association;
         call.in_place = send.is_none();
         Some(SmallReduction {
@@ -172,23 +171,24 @@ impl Communicator {
             small,
             operator,
             fit,
+            known,
         })
     }
 
     /// The same of one that leaves each rank an equal share.
     #[inline]
-    pub(crate) fn small_shares<'a>(
+    pub(crate) fn small_shares<'a, R: Reduction>(
         &self,
         send: Option<&RawView>,
         recv: &RawView,
-        operator: &'a dyn Reduction,
+        operator: &'a R,
     ) -> Option<SmallReduction<'a>> {
         // In place there is more to copy: a run does it.
         let send = send.filter(|send| send.alike(recv))?;
         let size = self.size();
         let small = self.small_pieces(Some((send, size)), Some((recv, 1)), recv.bytes())?;
         let fit = operator.fit(&Data(recv)).ok()?;
-        operator.predefined(&fit)?;
+        let known = operator.predefined(&fit)?;
         let mut call = Call::new(Operation::ReduceScatter, size as u32);
         call.required = fit.association;
         Some(SmallReduction {
@@ -196,6 +196,7 @@ impl Communicator {
             small,
             operator,
             fit,
+            known,
         })
     }
 
@@ -235,8 +236,12 @@ impl Communicator {
         match here {
             None => self.call(ask()?),
             Some(here) => {
-                let operands = Some((here.operator, here.fit));
-                self.call_small(&here.call, Some(here.small), operands, ask)
+                let by = Fitted {
+                    operator: here.operator,
+                    fit: &here.fit,
+                    known: Some(here.known),
+                };
+                self.call_small(&here.call, Some(here.small), Some(by), ask)
             }
         }
     }
@@ -248,13 +253,13 @@ impl Communicator {
         &self,
         call: &Call,
         small: Option<Small>,
-        operands: Operands<'_>,
+        by: Option<Fitted<'_>>,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
         let begun = match small {
             Some(small) => {
                 let key = key_of(call, class_of(small.bytes));
-                self.run_here(key, small, operands)
+                self.run_here(key, small, by)
             }
             None => Some(None),
         };
@@ -270,7 +275,7 @@ impl Communicator {
         &self,
         key: u64,
         small: Small,
-        operands: Operands<'_>,
+        by: Option<Fitted<'_>>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
         let mut lane = self.lane().lock();
         let kept = lane.executor.inline_program(key, small.bytes);
@@ -279,14 +284,14 @@ impl Communicator {
         };
         let tags = lane.executor.next_tags();
         if let Some((steps, with)) = lane.executor.inline_in_segment(program) {
-            let with = with.of_unit(operands.as_ref().map_or(1, |(_, fit)| fit.unit));
+            let with = with.of_unit(by.map_or(1, |by| by.fit.unit));
             let call = lane.executor.number_of(tags);
             lane.begins_in_segment(call, with.segments, with.changes_hands);
-            let mut desk = Desk::new(small, operands);
+            let mut desk = Desk::new(small, by);
             desk.work_in(with);
             return self.run_in_segment(lane, (program, &steps.actions), (tags, call), &mut desk);
         }
-        let mut desk = Desk::new(small, operands);
+        let mut desk = Desk::new(small, by);
         let mut caller = Caller {
             comm: self,
             lane,

@@ -24,7 +24,7 @@
 //!    invariant 3 of the segment, lent and published memory by the plan's last flags.
 
 use super::inline::Desk;
-use super::operator::{Fit, Reduction};
+use super::operator::Fitted;
 use super::program::Action;
 use super::run::copy;
 use super::step::other_length;
@@ -152,7 +152,7 @@ pub trait Places {
     fn set_slot(&mut self, at: *mut u8);
 
     /// What combines.
-    fn operator(&self) -> Option<(&dyn Reduction, &Fit)>;
+    fn operator(&self) -> Option<Fitted<'_>>;
 }
 
 /// How far a step is.
@@ -321,8 +321,12 @@ pub fn execute<S: Segment, P: Places>(
         Action::Fold { left, right, into } => {
             let all = operands(segment, places, at, (left, right, into));
             let done = all.and_then(|(one, other, into)| {
-                let (operator, fit) = places.operator().ok_or_else(no_operator)?;
-                fold(operator, fit, &one, &other, into)?;
+                fold(
+                    places.operator().ok_or_else(no_operator)?,
+                    &one,
+                    &other,
+                    into,
+                )?;
                 let one_reader = places.one_reader();
                 for (source, operand) in [(&one, left), (&other, right)] {
                     source.take_lines(one_reader && is_slot(operand.data), into.bytes);
@@ -350,6 +354,7 @@ pub fn execute<S: Segment, P: Places>(
 }
 
 /// What comes of reading a peer's memory.
+#[inline]
 fn of_peer<S: Segment>(segment: &mut S, peer: u32, done: Result<()>) -> Taken {
     match done {
         Ok(()) => Taken::Done,
@@ -504,8 +509,7 @@ impl Source {
 /// The operator's, or a peer's memory cannot be read.
 #[inline]
 pub fn fold(
-    operator: &dyn Reduction,
-    fit: &Fit,
+    by: Fitted<'_>,
     left: &Source,
     right: &Source,
     Span { at: to, bytes }: Span,
@@ -515,13 +519,14 @@ pub fn fold(
     }
     left.has(bytes)?;
     right.has(bytes)?;
-    match operator.predefined(fit) {
+    match by.known {
         Some(known) => fold_known(known, left, right, (to, bytes)),
-        None => fold_copies(operator, fit, left, right, (to, bytes)),
+        None => fold_copies(by, left, right, (to, bytes)),
     }
 }
 
 /// By an operator of the library, which reads operands by address.
+#[inline]
 fn fold_known(
     (operator, element): (Operator, Element),
     left: &Source,
@@ -560,8 +565,7 @@ fn fold_known(
 
 /// By a function, which gets copies of this thread's.
 fn fold_copies(
-    operator: &dyn Reduction,
-    fit: &Fit,
+    Fitted { operator, fit, .. }: Fitted<'_>,
     left: &Source,
     right: &Source,
     (to, bytes): (*mut u8, usize),
@@ -638,13 +642,14 @@ impl Places for Desk<'_> {
     }
 
     #[inline]
-    fn operator(&self) -> Option<(&dyn Reduction, &Fit)> {
+    fn operator(&self) -> Option<Fitted<'_>> {
         self.combiner()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::operator::{Fit, Reduction};
     use super::*;
     use osier_collectives::Association;
 
@@ -696,7 +701,7 @@ mod tests {
                     3 => (Source::Own(view(&mut own_a)), of_peer(&b), view(&mut own_a)),
                     _ => (of_peer(&a), Source::Own(view(&mut own_b)), view(&mut own_b)),
                 };
-                fold(&Minus, &fit, &left, &right, into).expect("combined");
+                fold(Fitted::new(&Minus, &fit), &left, &right, into).expect("combined");
                 let found = match case {
                     3 => &own_a,
                     4 => &own_b,

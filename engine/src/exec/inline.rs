@@ -17,7 +17,7 @@
 
 use super::in_segment::{self, At, Segment, Span};
 use super::memory::{Memory, longest_share, share};
-use super::operator::{Fit, Reduction};
+use super::operator::Fitted;
 use super::program::Action;
 use super::run::combine;
 use super::step::{self, Messages, Regions, Taken};
@@ -95,7 +95,7 @@ pub struct Desk<'a> {
     in_segment: InSegment,
     slot: *mut u8,
     /// The operator of a call that combines, and what it combines there.
-    operator: Option<(&'a dyn Reduction, Fit)>,
+    operator: Option<Fitted<'a>>,
     scratch: [Line; MOST_SCRATCH],
 }
 
@@ -288,7 +288,7 @@ impl Small {
 
 impl<'a> Desk<'a> {
     #[inline]
-    pub fn new(small: Small, operator: Option<(&'a dyn Reduction, Fit)>) -> Self {
+    pub fn new(small: Small, operator: Option<Fitted<'a>>) -> Self {
         Self {
             small,
             in_segment: InSegment::default(),
@@ -327,9 +327,9 @@ impl Desk<'_> {
         self.in_segment.one_reader
     }
 
-    pub(super) fn combiner(&self) -> Option<(&dyn Reduction, &Fit)> {
-        let (operator, fit) = self.operator.as_ref()?;
-        Some((*operator, fit))
+    #[inline]
+    pub(super) fn combiner(&self) -> Option<Fitted<'_>> {
+        self.operator
     }
 
     /// The part of a piece that a segment is.
@@ -408,7 +408,7 @@ impl Regions for Desk<'_> {
         let (left, right) = (self.view(left, segment), self.view(right, segment));
         let into = self.view(into, segment);
         match &self.operator {
-            Some((operator, fit)) => combine(*operator, fit, &left, &right, &into),
+            Some(by) => combine(by.operator, by.fit, &left, &right, &into),
             None => Err(Error::new(
                 ErrorKind::Argument,
                 "a reduction without operator",

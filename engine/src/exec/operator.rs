@@ -39,6 +39,18 @@ impl Fit {
         }
     }
 
+    #[inline]
+    fn of_element(operator: Operator, element: Element) -> Fit {
+        let association = association(operator, element);
+        Fit {
+            element: Some(element),
+            unit: element.size(),
+            association,
+            // Which of two NaNs a sum of floating-point numbers keeps depends on the order.
+            commutes: association == Association::Any,
+        }
+    }
+
     /// Of the library's own operators.
     pub fn of_unit(unit: usize, association: Association) -> Fit {
         Fit {
@@ -46,6 +58,27 @@ impl Fit {
             unit,
             association,
             commutes: false,
+        }
+    }
+}
+
+/// An operator with what it combines in one call.
+#[derive(Clone, Copy)]
+pub struct Fitted<'a> {
+    pub operator: &'a dyn Reduction,
+    pub fit: &'a Fit,
+    /// Which predefined one it is.
+    pub known: Option<(Operator, Element)>,
+}
+
+impl<'a> Fitted<'a> {
+    /// An operator, with the fit that it has made.
+    #[inline]
+    pub fn new<R: Reduction>(operator: &'a R, fit: &'a Fit) -> Self {
+        Self {
+            operator,
+            fit,
+            known: operator.predefined(fit),
         }
     }
 }
@@ -89,6 +122,7 @@ pub trait Reduction: Send + Sync {
 pub struct Data<'a>(pub &'a RawView);
 
 impl<R: Reduction + ?Sized> Reduction for &R {
+    #[inline]
     fn fit(&self, data: &Data<'_>) -> Result<Fit> {
         (**self).fit(data)
     }
@@ -97,6 +131,7 @@ impl<R: Reduction + ?Sized> Reduction for &R {
         (**self).combine(fit, left, right)
     }
 
+    #[inline]
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         (**self).predefined(fit)
     }
@@ -111,6 +146,7 @@ impl<R: Reduction + ?Sized> Reduction for &R {
 }
 
 /// How exact an operator is on an element.
+#[inline]
 fn association(operator: Operator, element: Element) -> Association {
     let exact = match element {
         Element::Basic(basic) => !matches!(basic.kind(), BasicKind::Float | BasicKind::Complex),
@@ -136,6 +172,7 @@ impl Reduction for std::sync::Arc<dyn Reduction> {
         (**self).combine(fit, left, right)
     }
 
+    #[inline]
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         (**self).predefined(fit)
     }
@@ -149,51 +186,57 @@ impl Reduction for std::sync::Arc<dyn Reduction> {
     }
 }
 
+/// What an operator combines in data that are not all of one predefined type.
+fn fit_of_any(operator: Operator, data: &Data<'_>) -> Result<Fit> {
+    let pairs = matches!(operator, Operator::MinLoc | Operator::MaxLoc);
+    let element = match data.0.element() {
+        Some(basic) if !pairs => Some(Element::Basic(basic)),
+        _ => match data.0.instance().or_else(|| data.0.signature()) {
+            Some(signature) if signature.elements() > 0 => {
+                let whole = || operator.element_of(&data.0.signature()?);
+                Some(operator.element_of(&signature).or_else(whole).ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::Datatype,
+                        format!("{operator} combines no {signature} (hint: all elements of one type; MPI_MINLOC and MPI_MAXLOC want pairs)"),
+                    )
+                })?)
+            }
+            _ => None,
+        },
+    };
+    let Some(element) = element else {
+        if data.0.bytes() == 0 {
+            return Ok(Fit {
+                element: None,
+                unit: 1,
+                association: Association::Any,
+                commutes: true,
+            });
+        }
+        return Err(Error::new(
+            ErrorKind::Datatype,
+            format!("{operator} on data of unknown type (hint: pass a buffer with a datatype)"),
+        ));
+    };
+    if !operator.is_defined_for(element) {
+        return Err(Error::new(
+            ErrorKind::Datatype,
+            format!("{operator} is not defined for {element} (hint: see MPI 5.0, section 6.9.2)"),
+        ));
+    }
+    Ok(Fit::of_element(operator, element))
+}
+
 impl Reduction for Operator {
+    #[inline]
     fn fit(&self, data: &Data<'_>) -> Result<Fit> {
         let pairs = matches!(self, Operator::MinLoc | Operator::MaxLoc);
-        let element = match data.0.element() {
-            Some(basic) if !pairs => Some(Element::Basic(basic)),
-            _ => match data.0.instance().or_else(|| data.0.signature()) {
-                Some(signature) if signature.elements() > 0 => {
-                    let whole = || self.element_of(&data.0.signature()?);
-                    Some(self.element_of(&signature).or_else(whole).ok_or_else(|| {
-                        Error::new(
-                            ErrorKind::Datatype,
-                            format!("{self} combines no {signature} (hint: all elements of one type; MPI_MINLOC and MPI_MAXLOC want pairs)"),
-                        )
-                    })?)
-                }
-                _ => None,
-            },
-        };
-        let Some(element) = element else {
-            if data.0.bytes() == 0 {
-                return Ok(Fit {
-                    element: None,
-                    unit: 1,
-                    association: Association::Any,
-                    commutes: true,
-                });
+        match data.0.element().map(Element::Basic) {
+            Some(element) if !pairs && self.is_defined_for(element) => {
+                Ok(Fit::of_element(*self, element))
             }
-            return Err(Error::new(
-                ErrorKind::Datatype,
-                format!("{self} on data of unknown type (hint: pass a buffer with a datatype)"),
-            ));
-        };
-        if !self.is_defined_for(element) {
-            return Err(Error::new(
-                ErrorKind::Datatype,
-                format!("{self} is not defined for {element} (hint: see MPI 5.0, section 6.9.2)"),
-            ));
+            _ => fit_of_any(*self, data),
         }
-        Ok(Fit {
-            element: Some(element),
-            unit: element.size(),
-            association: association(*self, element),
-            // Which of two NaNs a sum of floating-point numbers keeps depends on the order.
-            commutes: association(*self, element) == Association::Any,
-        })
     }
 
     fn combine(&self, fit: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
@@ -203,6 +246,7 @@ impl Reduction for Operator {
         }
     }
 
+    #[inline]
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         Some((*self, fit.element?))
     }

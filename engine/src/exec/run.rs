@@ -21,7 +21,7 @@ use super::graph::Schedule;
 use super::in_segment::{self, Source, Span};
 use super::memory::Memory;
 use super::one_kernel::Exchanging;
-use super::operator::{Fit, Reduction};
+use super::operator::{Fit, Fitted, Reduction};
 use super::program::{Action, Program};
 use super::step::Regions;
 use crate::check::Site;
@@ -107,7 +107,9 @@ impl Combination {
         match &self.folded {
             None => Ok(()),
             Some((left, right, into)) => {
-                in_segment::fold(self.combiner.get(), &self.fit, left, right, *into)
+                let operator = self.combiner.get();
+                let by = Fitted::new(&operator, &self.fit);
+                in_segment::fold(by, left, right, *into)
             }
         }
     }
@@ -531,9 +533,14 @@ impl in_segment::Places for Run {
         self.memory.set_slot(at);
     }
 
-    fn operator(&self) -> Option<(&dyn Reduction, &Fit)> {
+    fn operator(&self) -> Option<Fitted<'_>> {
         let (combiner, fit) = self.combiner.as_ref()?;
-        Some((combiner.get(), fit))
+        let operator = combiner.get();
+        Some(Fitted {
+            operator,
+            fit,
+            known: operator.predefined(fit),
+        })
     }
 }
 

@@ -251,12 +251,13 @@ impl Communicator {
         self.reported(result.map_err(|e| e.context("allreduce")))
     }
 
+    #[inline]
     #[track_caller]
-    pub(crate) fn allreduce_views(
+    fn allreduce_views<R: Reduction>(
         &self,
         send: Option<RawView>,
         recv: RawView,
-        op: &dyn Reduction,
+        op: &R,
     ) -> Result<()> {
         let call = Call::new(Operation::Allreduce, self.size() as u32);
         let here = self.small_reduction(call, send.as_ref(), Some(&recv), op);
@@ -275,7 +276,7 @@ impl Communicator {
     ) -> Result<()> {
         let recv = data.view_mut().raw();
         let call = Call::new(Operation::Allreduce, self.size() as u32);
-        let here = self.small_reduction(call, None, Some(&recv), op);
+        let here = self.small_reduction(call, None, Some(&recv), &op);
         self.call_reducing_on_host(here, || {
             // The call waits for the run's end, so the operator outlives it.
             self.allreduce_ask(None, Some(recv), Combiner::lent(op))
@@ -436,11 +437,11 @@ impl Communicator {
     /// Combines the elements of all ranks, of which each gets an equal share.
     #[inline]
     #[track_caller]
-    pub(super) fn scatter_shares(
+    pub(super) fn scatter_shares<R: Reduction>(
         &self,
         send: Option<RawView>,
         recv: RawView,
-        op: &dyn Reduction,
+        op: &R,
     ) -> Result<()> {
         let here = self.small_shares(send.as_ref(), &recv, op);
         self.call_reducing(here, || {
