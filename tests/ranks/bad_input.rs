@@ -215,6 +215,28 @@ fn send_strided(comm: &Communicator, n: usize, dest: usize) -> Result<()> {
     comm.send(&View::new(&memory, 0, &gaps, 1)?, dest, 9)
 }
 
+/// Makes communicators until there is no memory for a ring of another one.
+fn fill(comm: &Communicator) -> Vec<Communicator> {
+    let mut all = Vec::new();
+    loop {
+        let new = comm.dup().expect("it needs messages of the old one only");
+        // A ring per peer and communicator: at last none is left.
+        let dest = (comm.rank() + 1) % comm.size();
+        let sent = new.isend(vec![0u8; 100], dest, 0);
+        all.push(new);
+        let mut failed = [0u8];
+        comm.allreduce(&[u8::from(sent.is_err())], &mut failed, Op::Max)
+            .expect("the old one works");
+        if let Err(e) = sent {
+            fails::<()>(Err(e), ErrorKind::OutOfMemory, &["send to rank", "hint"]);
+        }
+        if failed[0] != 0 {
+            return all;
+        }
+        assert!(all.len() < 1000, "the limit does not hold");
+    }
+}
+
 #[test]
 fn full_shared_memory_is_an_error_at_the_heap() {
     with_limit(2, 7 << 20, |universe| {
@@ -244,6 +266,8 @@ fn full_shared_memory_is_an_error_at_large_messages() {
     with_limit(2, 1 << 20, |universe| {
         let comm = universe.world();
         comm.barrier().expect("small messages");
+        still_works(comm);
+        let _full = fill(comm);
         for _ in 0..3 {
             if comm.rank() == 0 {
                 let result = send_strided(comm, 100_000, 1);
@@ -276,24 +300,7 @@ fn full_shared_memory_is_an_error_at_new_communicators() {
     with_limit(3, 1 << 20, |universe| {
         let comm = universe.world();
         comm.barrier().expect("small messages");
-        let mut all = Vec::new();
-        loop {
-            let new = comm.dup().expect("it needs messages of the old one only");
-            // A ring per peer and communicator: at last none is left.
-            let dest = (comm.rank() + 1) % 3;
-            let sent = new.isend(vec![0u8; 100], dest, 0);
-            all.push(new);
-            let mut failed = [0u8];
-            comm.allreduce(&[u8::from(sent.is_err())], &mut failed, Op::Max)
-                .expect("the old one works");
-            if let Err(e) = sent {
-                fails::<()>(Err(e), ErrorKind::OutOfMemory, &["send to rank", "hint"]);
-            }
-            if failed[0] != 0 {
-                break;
-            }
-            assert!(all.len() < 1000, "the limit does not hold");
-        }
+        let mut all = fill(comm);
         // What is given up can be used again.
         all.clear();
         comm.barrier().expect("all have dropped theirs");

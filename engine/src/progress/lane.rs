@@ -85,6 +85,12 @@ pub const PARTITIONED_TAG: u32 = 0x4000_0000;
 pub(crate) const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 4096;
 
+/// Messages that one call of progress handles: bounded, so that a flood does not keep the
+/// caller from its own end,
+const HANDLED_AT_ONCE: usize = 64;
+/// and where sends wait for room, which a peer makes that waits for ours.
+const HANDLED_BETWEEN_POSTS: usize = 8;
+
 /// Empty polls after which a caller that never sleeps checks for peers that
 /// have dropped the communicator.
 pub(crate) const IDLE_POLLS: u32 = 1024;
@@ -183,8 +189,11 @@ impl Lane {
     /// Moves everything that can move now. True if anything did.
     pub fn progress(&mut self) -> bool {
         let mut any = false;
-        // Bounded, so that a flood does not keep the caller from its own end.
-        for _ in 0..64 {
+        let at_once = match self.port.busy.is_empty() {
+            true => HANDLED_AT_ONCE,
+            false => HANDLED_BETWEEN_POSTS,
+        };
+        for _ in 0..at_once {
             let Some(message) = &self.port.links.poll() else {
                 break;
             };

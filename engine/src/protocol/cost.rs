@@ -63,7 +63,7 @@ impl Default for LinkCosts {
 }
 
 /// Most bytes of one fragment.
-pub const MAX_FRAGMENT_BYTES: usize = 32 << 10;
+pub const MAX_FRAGMENT_BYTES: usize = 16 << 10;
 /// Least bytes of one fragment: below, headers outweigh data.
 pub const MIN_FRAGMENT_BYTES: usize = 2 << 10;
 /// Small messages travel whole up to here, and up to four times this size in

@@ -17,6 +17,7 @@ const VERSIONS: &[(u16, u64)] = &[
     // The device of a key is its UUID.
     (6, 0xab55_aed0_865d_0419),
     (7, 0xab55_aed0_865d_0419),
+    (8, 0xab55_aed0_865d_0419),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -242,7 +242,7 @@ impl ShmEndpoint {
         }
         let needed = match bytes {
             0..=512 => Level::Small,
-            513..=16384 => Level::Medium,
+            513..=4096 => Level::Medium,
             _ => Level::Large,
         };
         let level = match &self.tx[peer as usize].ring {

@@ -5,6 +5,7 @@
 //! `engine/src/wire/version.rs`. Lines that stand there are not changed.
 
 use super::collective::{FlagLine, Head, PAGE_BYTES, SLOT_BYTES};
+use super::rank::Level;
 use super::segment::{JobHeader, RankControl};
 use super::status::StatusPage;
 use super::{NOTE_BYTES, STATUS_WORDS, mailbox, ring};
@@ -17,6 +18,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (5, 0x3fe3_bb30_6279_3541),
     (6, 0x3fe3_bb30_6279_3541),
     (7, 0x7a8e_4025_d2b2_e1c8),
+    (8, 0xe595_1efc_a3eb_940b),
 ];
 
 macro_rules! offsets {
@@ -51,6 +53,7 @@ fn digest() -> u64 {
         ("flag line", size_of::<FlagLine>()),
         ("slot", SLOT_BYTES),
     ]);
+    places.extend(Level::ALL.map(|level| ("byte ring", level.payload_bytes() as usize)));
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for (name, place) in places {
         for byte in name.bytes().chain(place.to_le_bytes()) {

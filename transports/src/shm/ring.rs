@@ -21,6 +21,10 @@
 //! words, and the payload of a long message. A cell that shows neither its lap nor the one
 //! before was overwritten by somebody else; what its producer sends cannot be read any more.
 //!
+//! A line that the consumer has only read costs the producer several times a line that the
+//! consumer has written. So the consumer writes a byte to each line of a payload, unless it is
+//! short, before it gives it back; what the line holds then nobody reads.
+//!
 //! # Invariants
 //! 1. Cell `i` of lap `l` is free exactly if the consumer has reported at
 //!    least `i + (l - 1) * cells` consumed cells. The producer writes a cell
@@ -36,9 +40,10 @@
 //!    unreported, and when it rests; a payload is at most a quarter of its
 //!    ring, so a producer that waits is never forgotten. One that sleeps is woken
 //!    by the endpoint, which each report is told to.
-//! 6. Only the producer writes cells and payload; only the consumer writes
-//!    [`Control`]. A producer that dies leaves at most one unpublished message
-//!    in its own ring, which stalls nobody else.
+//! 6. Only the producer writes cells and payload that the consumer has reported; only the
+//!    consumer writes [`Control`], and a payload that it has read and not reported. A
+//!    producer that dies leaves at most one unpublished message in its own ring, which
+//!    stalls nobody else.
 //! 7. [`RingMemory`] names memory that stays mapped as long as its [`Producer`] and
 //!    [`Consumer`] (their maker sees to that), and is long enough for both capacities,
 //!    which are powers of two and never read from shared memory: a masked index lies
@@ -71,6 +76,9 @@ const LONG_BITS: u32 = 7;
 const CLOSED: u32 = 0x434c_4f53;
 /// Payloads start on cache lines.
 const PAYLOAD_ALIGN: u64 = 64;
+
+/// Lines of payloads of so many bytes are written by their reader.
+const OWNED_BYTES: u64 = 1 << 10;
 
 /// A quarter of a cache line.
 #[repr(C, align(16))]
@@ -464,7 +472,8 @@ pub(crate) struct Consumer {
     reported: u64,
     payload_done: u64,
     payload_reported: u64,
-    /// Where the payload of the message in hand ends.
+    /// Where the payload of the message in hand lies.
+    payload_begin: u64,
     payload_end: u64,
     /// Payload of a long message, put together.
     gathered: Box<[u8; GATHER]>,
@@ -490,6 +499,7 @@ impl Consumer {
             reported: 0,
             payload_done: 0,
             payload_reported: 0,
+            payload_begin: 0,
             payload_end: 0,
             gathered: Box::new([0; GATHER]),
             payloads: false,
@@ -664,6 +674,7 @@ impl Consumer {
         if !sound {
             return None;
         }
+        self.payload_begin = position;
         self.payload_end = end;
         // Inside (invariant 8).
         Some(self.memory.payload.wrapping_add(in_ring as usize))
@@ -681,11 +692,27 @@ impl Consumer {
     #[inline]
     #[must_use]
     pub fn release_payload(&mut self) -> bool {
+        if self.payload_end - self.payload_begin >= OWNED_BYTES {
+            self.own_payload();
+        }
+        self.payload_begin = self.payload_end;
         self.payload_done = self.payload_done.max(self.payload_end);
         // Reported at the latest here, and before that when nothing comes in:
         // the store must fetch a line from the producer, and an answer would
         // wait behind it in the store buffer.
         self.report_at(2)
+    }
+
+    /// Takes the lines of the payload in hand from the producer's cache.
+    fn own_payload(&mut self) {
+        let bytes = (self.payload_end - self.payload_begin) as usize;
+        let in_ring = (self.payload_begin & (self.memory.payload_bytes - 1)) as usize;
+        let at = self.memory.payload.wrapping_add(in_ring);
+        for line in (0..bytes).step_by(PAYLOAD_ALIGN as usize) {
+            // SAFETY: invariant 8: inside the byte ring; ours until it is reported
+            // (invariant 6).
+            unsafe { at.wrapping_add(line).write_volatile(0) };
+        }
     }
 
     /// Whether one part in so many of either ring is unreported.

@@ -36,7 +36,8 @@ fn messages_cross_and_rings_grow() {
     let mut ea = a.endpoint(5, vec![0, 1]);
     let mut eb = b.endpoint(5, vec![0, 1]);
     for i in 0..3000u64 {
-        let bytes: Vec<u8> = (0..(i * 131 % 33_000)).map(|k| (k + i) as u8).collect();
+        let most = MAX_PAYLOAD_BYTES as u64;
+        let bytes: Vec<u8> = (0..(i * 131 % (most + 1))).map(|k| (k + i) as u8).collect();
         ea.post(1, head(3, i), &bytes).expect("credit");
         let (peer, h, got) = next(&mut eb);
         assert_eq!((peer, h), (0, head(3, i)));

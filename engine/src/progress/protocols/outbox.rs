@@ -114,7 +114,7 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
                     .get_mut(handle)
                     .is_some_and(|op| op.fragments().is_some_and(|(moved, open)| moved < open));
                 if more && !host_pipeline::waits_for_receiver(port, handle) {
-                    port.peers[peer as usize].streams.push_back(handle);
+                    port.peers[peer as usize].streams.push_front(handle);
                 }
             }
             Step::Broken(e) => host_pipeline::break_off(port, peer, handle, e),
