@@ -130,6 +130,11 @@ impl<'a> Builder<'a> {
         self.part.in_segment = true;
     }
 
+    /// Segments of the plan.
+    pub fn segments(&self) -> u32 {
+        self.part.segments
+    }
+
     /// The whole vector in a buffer.
     pub fn vector(&self, buffer: Buffer) -> Region {
         Region::run(buffer, 0, self.part.cut)

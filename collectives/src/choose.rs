@@ -134,7 +134,7 @@ pub fn candidates(
     let mut all = Algorithm::FLAT.to_vec();
     all.push(Algorithm::Between);
     if let Some(segment) = &machine.segment {
-        all.push(Algorithm::OnePhase);
+        all.extend([Algorithm::OnePhase, Algorithm::TwoPhases]);
         if segment.attach.is_some() {
             all.extend([Algorithm::Direct, Algorithm::DirectSlices]);
         }
@@ -411,12 +411,11 @@ pub(crate) fn choose_within(
 
 /// In how many segments the pieces of a rank fit its slot.
 fn least_segments(call: &Call, algorithm: &Algorithm, machine: &Machine, bytes: u64) -> u32 {
-    let Some(segment) = (machine.segment.as_ref()).filter(|_| *algorithm == Algorithm::OnePhase)
-    else {
+    let (Some(segment), Some((share, pieces))) = (&machine.segment, algorithm.slot(call)) else {
         return 1;
     };
-    let all = bytes.saturating_mul(call.slots().into());
-    let fits = |segments: &u32| segment.fits(all as f64, call.slots(), *segments);
+    let all = bytes.saturating_mul(share.into());
+    let fits = |segments: &u32| segment.fits(all as f64, pieces, *segments);
     let powers = (0..=12).map(|log| 1u32 << log);
     powers.clone().find(fits).unwrap_or(1 << 12)
 }

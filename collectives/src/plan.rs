@@ -271,12 +271,16 @@ impl Part {
         if self.cut > 1 || self.segments > 1 || unlike {
             return None;
         }
+        self.pieces_of_row(call)
+    }
+
+    fn pieces_of_row(&self, call: &Call) -> Option<u32> {
         let scratch = |k: u16| self.scratch.get(usize::from(k)).map_or(0, |s| s.pieces);
         let mut most = 1;
         let mut fits = |r: &Region| {
             let pieces = match r.buffer {
                 Buffer::Scratch(k) => scratch(k),
-                user => call.pieces(self.rank, user, 1),
+                user => call.pieces(self.rank, user, self.cut.max(1)),
             };
             most = most.max(r.count);
             r.lies_in_one(pieces)
@@ -310,11 +314,12 @@ impl Part {
             Step::Fold { into, .. } => single(into),
             _ => true,
         });
-        let whole = Self {
-            segments: 1,
-            ..self.clone()
-        };
-        whole.row_pieces(call).filter(|_| singles)
+        // Of a vector that is cut, scratch is like one piece of it.
+        let of_piece = |s: &Scratch| s.pieces == 1 && s.lengths == Lengths::Rotated(self.rank);
+        let cuts = self.cut <= 1 || self.scratch.iter().all(|s| s.slot || of_piece(s));
+        let unlike = call.varying || call.first_side.is_some() || call.operation.of_neighbors();
+        let row = self.pieces_of_row(call);
+        row.filter(|_| singles && cuts && !unlike)
     }
 
     /// The same part without a step: what a test breaks plans with.

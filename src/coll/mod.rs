@@ -183,13 +183,10 @@ impl Communicator {
     /// Whether calls like this may have an algorithm whose flags lie in a segment.
     fn fits_segment(&self, forced: &Chosen, ask: &Ask) -> bool {
         let shared = self.shares_segment();
-        let slots = match forced.algorithm {
-            Algorithm::OnePhase => ask.call.slots(),
-            _ => 0,
-        };
-        let bytes = bytes_of(ask.class).saturating_mul(slots.into()) as f64;
+        let (share, pieces) = forced.algorithm.slot(&ask.call).unwrap_or_default();
+        let bytes = bytes_of(ask.class).saturating_mul(share.into()) as f64;
         let costs = SegmentCosts::default().planned();
-        let fits = costs.fits(bytes, slots, forced.segments);
+        let fits = costs.fits(bytes, pieces, forced.segments);
         shared && ask.in_segment && !ask.on_devices && fits
     }
 

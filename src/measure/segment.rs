@@ -82,6 +82,8 @@ impl SegmentTimes {
         }
         SegmentCosts {
             flag_ns: round(flag),
+            switch_ns: 0.0,
+            ranks_per_core: 0,
             write,
             read,
         }

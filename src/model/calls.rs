@@ -90,6 +90,13 @@ pub struct CallCosts {
 pub struct SegmentCosts {
     /// From a flag's store until the rank that waits for it goes on, in ns.
     pub flag_ns: f64,
+    /// For how long a rank that waits leaves its core to those that share it: of ranks that
+    /// do, which [`CallCosts::shared_by`] tells.
+    #[serde(skip)]
+    pub switch_ns: f64,
+    /// How many ranks that are.
+    #[serde(skip)]
+    pub ranks_per_core: u32,
     /// Copies into a slot that peers have read.
     pub write: Vec<WorkCost>,
     /// Copies out of a peer's slot.
@@ -109,6 +116,8 @@ impl SegmentCosts {
         };
         SegmentCosts {
             flag_ns: links.latency_ns / 2.0,
+            switch_ns: 0.0,
+            ranks_per_core: 0,
             write: line(10.0, 2.0 * links.copy_ns_per_byte),
             read: line(10.0, links.copy_ns_per_byte),
         }
@@ -126,6 +135,8 @@ impl SegmentCosts {
     pub(crate) fn planned(&self) -> Segment {
         Segment {
             flag_ns: self.flag_ns,
+            switch_ns: self.switch_ns,
+            ranks_per_core: self.ranks_per_core,
             write: line(&self.write),
             read: line(&self.read),
             // Slots are quicker, and need no permission.
@@ -140,9 +151,10 @@ fn unknown_error() -> f64 {
     0.5
 }
 
-/// Switching a core to another rank by a yield: 2.2 to 2.6 us (2-core virtual machine,
-/// AMD EPYC of family 25, 2026-11-22, two processes that alternate on one core).
-const SWITCH_NS: f64 = 2400.0;
+/// Switching a core to another rank by a yield: 1.2 us where two processes alternate on a core,
+/// 1.7 to 1.9 where 8 to 32 do (2-core virtual machine, AMD EPYC of family 25, Linux 6.18,
+/// 2026-11-25; 2.2 to 2.6 us of two on 2026-11-22).
+const SWITCH_NS: f64 = 1700.0;
 
 /// Classes of links, innermost first.
 const CLASSES: [&str; 8] = [
@@ -308,7 +320,9 @@ impl CallCosts {
             *ns *= times;
         }
         if let Some(segment) = &mut table.segment {
-            segment.flag_ns = segment.flag_ns * times + switches;
+            segment.flag_ns *= times;
+            segment.switch_ns = switches;
+            segment.ranks_per_core = ranks_per_core;
             for work in segment.write.iter_mut().chain(&mut segment.read) {
                 work.ns *= times;
             }
@@ -680,6 +694,9 @@ mod tests {
         assert!((both.one_way_ns - 3.0 * alone.one_way_ns - 2.0 * SWITCH_NS).abs() < 1e-6);
         assert!((both.busy_ns - 3.0 * alone.busy_ns).abs() < 1e-6);
         assert!((shared.copy[1].ns - 3.0 * table.copy[1].ns).abs() < 1e-6);
+        let away = |table: &CallCosts| table.segment.as_ref().map(|s| s.switch_ns);
+        assert_eq!(away(&table), Some(0.0));
+        assert_eq!(away(&shared), Some(2.0 * SWITCH_NS));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //! one phase     copy in -> raise -> await all -> read and fold out of the peers' slots
+//! two phases    copy in -> raise -> await all -> fold an own slice of the vector into the slot
+//!               -> raise -> await all -> read the peers' slices
 //! direct        raise -> await all -> read and fold the peers' buffers -> raise -> await all
 //! in slices     the same of an own slice of the vector -> raise, await -> the peers' slices
 //! ```
@@ -72,6 +74,9 @@ fn copy_to_others(b: &mut Builder, input: Buffer, slot: Buffer) {
 fn fold_run(b: &mut Builder, count: u32, operand: &dyn Fn(u32) -> Operand, result: Region) {
     let fold = Fold::of(count);
     let mut rooms = Rooms::new(result);
+    // Where it takes the place of an operand, it is written last.
+    let of_user = matches!(result.buffer, Buffer::Send | Buffer::Recv);
+    rooms.early = !of_user || !b.call.in_place && !b.call.shares_memory();
     let all = rooms.fold(b, fold, (0, fold.leaves), operand, Some(result));
     finish(b, all, result);
 }
@@ -113,6 +118,8 @@ struct Rooms {
     buffers: Vec<Region>,
     free: Vec<Region>,
     like: Region,
+    /// The result is room for what is combined on its left.
+    early: bool,
 }
 
 impl Rooms {
@@ -121,6 +128,7 @@ impl Rooms {
             buffers: Vec::new(),
             free: Vec::new(),
             like,
+            early: false,
         }
     }
 
@@ -182,7 +190,8 @@ impl Rooms {
             };
         }
         let middle = from + (to - from) / 2;
-        let left = self.fold(b, fold, (from, middle), operand, None);
+        let early = last.filter(|_| self.early);
+        let left = self.fold(b, fold, (from, middle), operand, early);
         let right = self.fold(b, fold, (middle, to), operand, None);
         self.combine(b, left, right, last)
     }
@@ -320,6 +329,37 @@ pub(super) fn one_phase(b: &mut Builder) {
         }
         O::NeighborAllgather | O::NeighborAlltoall => {}
     }
+}
+
+/// An allreduce of which each rank combines a slice, through slots: the sum of a slice takes
+/// its place in the slot of the rank that has combined it, which nobody else has read.
+pub(super) fn two_phases(b: &mut Builder) {
+    let (call, rank, size) = (b.call, b.rank, b.call.size);
+    b.in_segment();
+    let input = call.input(rank);
+    let slot = b.slot(size, false);
+    let slices = match b.segments() {
+        1 => vec![Region::run(slot, 0, size)],
+        _ => (0..size).map(|p| Region::piece(slot, p)).collect(),
+    };
+    for to in slices {
+        let buffer = input;
+        b.copy(Region { buffer, ..to }, to);
+    }
+    let everybody = || others(rank, size);
+    exchange(b, everybody(), everybody());
+    let slice = Region::piece(slot, rank);
+    let operand = |peer: u32| match peer == rank {
+        true => Operand::own(Region::piece(input, rank)),
+        false => Operand::of_peer(peer, slice),
+    };
+    fold_run(b, size, &operand, slice);
+    exchange(b, everybody(), everybody());
+    for peer in everybody() {
+        let theirs = Region::piece(slot, peer);
+        b.read_peer(peer, theirs, Region::piece(Buffer::Recv, peer));
+    }
+    b.copy(slice, Region::piece(Buffer::Recv, rank));
 }
 
 /// From and in the buffers of the program.

@@ -75,6 +75,8 @@ pub enum Algorithm {
     ScatterAllgather,
     /// On one host: all tell all, through slots that peers read.
     OnePhase,
+    /// The same, of which each rank combines a slice: all tell all once more.
+    TwoPhases,
     /// On one host: peers read, or combine, the buffers of the program where they lie.
     Direct,
     /// The same, of which each rank combines a slice.
@@ -113,6 +115,7 @@ impl fmt::Display for Algorithm {
             Self::OneKernel => f.write_str("one kernel per rank"),
             Self::ScatterAllgather => f.write_str("scatter and allgather"),
             Self::OnePhase => f.write_str("one phase"),
+            Self::TwoPhases => f.write_str("two phases"),
             Self::Direct => f.write_str("direct"),
             Self::DirectSlices => f.write_str("direct in slices"),
             Self::Between => f.write_str("between groups"),
@@ -172,11 +175,26 @@ impl Algorithm {
     ];
 
     /// All for ranks that share a segment of a host's memory.
-    pub const IN_SEGMENT: [Self; 3] = [Self::OnePhase, Self::Direct, Self::DirectSlices];
+    pub const IN_SEGMENT: [Self; 4] = [
+        Self::OnePhase,
+        Self::TwoPhases,
+        Self::Direct,
+        Self::DirectSlices,
+    ];
 
     /// Whether its flags lie in the ranks' segment.
     pub fn in_segment(&self) -> bool {
         Self::IN_SEGMENT.contains(self)
+    }
+
+    /// What a rank's slot has room for: so many contributions or vectors, in so many pieces. None:
+    /// it has none.
+    pub fn slot(&self, call: &Call) -> Option<(u32, u32)> {
+        match self {
+            Self::OnePhase => Some((call.slots(), call.slots())),
+            Self::TwoPhases => Some((1, call.size)),
+            _ => None,
+        }
     }
 
     /// The association that it keeps for this call; none if it is not for it. For
@@ -249,11 +267,11 @@ impl Algorithm {
             Self::Spread => exact(&[O::Allgather, O::Alltoall, O::ReduceScatter]),
             Self::OneKernel => exact(&[O::Allreduce]),
             Self::ScatterAllgather => exact(&[O::Bcast]),
-            Self::OnePhase | Self::Direct | Self::DirectSlices if !in_segment::suits(call) => None,
+            _ if self.in_segment() && !in_segment::suits(call) => None,
             Self::OnePhase => Some(Balanced),
             Self::Direct if operation == O::Barrier => None,
             Self::Direct => Some(Balanced),
-            Self::DirectSlices => exact(&[O::Allreduce]),
+            Self::TwoPhases | Self::DirectSlices => exact(&[O::Allreduce]),
             Self::Between => exact(&[
                 O::Barrier,
                 O::Bcast,
@@ -321,7 +339,7 @@ impl Algorithm {
             Self::SplitBinary => 2,
             Self::ScatterAllgather => call.size,
             Self::Ring if call.operation == Operation::Allreduce => call.size,
-            Self::DirectSlices => call.size,
+            Self::TwoPhases | Self::DirectSlices => call.size,
             Self::Rabenseifner => rabenseifner::cut(call.size),
             Self::Hierarchical(levels) => levels.cut(call.operation),
             _ => 1,
@@ -340,6 +358,7 @@ impl Algorithm {
             (Self::Permuted(order, flat), _) => flat.build(b, Group::Permuted(order.clone())),
             (Self::Between, _) => between::build(b),
             (Self::OnePhase, _) => in_segment::one_phase(b),
+            (Self::TwoPhases, _) => in_segment::two_phases(b),
             (Self::Direct, _) => in_segment::direct(b),
             (Self::DirectSlices, _) => in_segment::in_slices(b),
             (Self::Adapted(adapted), _) => match &adapted.shape {

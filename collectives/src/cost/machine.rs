@@ -113,6 +113,11 @@ pub struct Machine {
 pub struct Segment {
     /// From a flag's store until the rank that awaits it goes on.
     pub flag_ns: f64,
+    /// For how long a rank that waits leaves its core to those that share it.
+    pub switch_ns: f64,
+    /// Ranks that share a core. What all do at a time costs as many times more, which the
+    /// numbers have.
+    pub ranks_per_core: u32,
     /// Copying into a slot that peers have read, by bytes.
     pub write: Piecewise,
     /// Copying out of a peer's slot.

@@ -211,8 +211,8 @@ pub(crate) fn play(
     for part in parts.iter().filter(|part| part.in_segment) {
         let pieces = part.scratch.iter().filter(|s| s.slot).map(|s| s.pieces);
         let pieces = pieces.max().unwrap_or(0);
-        let fits =
-            |segment: &Segment| segment.fits(whole * f64::from(pieces), pieces, graph.segments);
+        let bytes = whole * f64::from(pieces) / f64::from(part.cut.max(1));
+        let fits = |segment: &Segment| segment.fits(bytes, pieces, graph.segments);
         if !machine.segment.as_deref().is_some_and(fits) {
             return Ok(None);
         }
@@ -284,6 +284,13 @@ pub(crate) fn play(
                 aside,
             }
         };
+        // The root has its core alone while others wait for it.
+        let alone = part.in_segment && call.operation.rooted() && rank == call.root;
+        let sharers = (machine.segment.as_ref()).map_or(1, |s| s.ranks_per_core.max(1));
+        let work_of = |ns: f64| match alone {
+            true => ns / f64::from(sharers),
+            false => ns,
+        };
         // What is over, and when.
         let over = match (part.steps()[at as usize], what) {
             (Step::Await { .. }, What::Arrival) => {
@@ -331,7 +338,12 @@ pub(crate) fn play(
                 Some((instance, sent))
             }
             (Step::Await { .. }, _) if part.in_segment => {
-                Some((instance, ways.work(now, rank, 0.0)))
+                // Whoever comes back has awaited all flags of a phase.
+                let before = at.checked_sub(1).map(|before| part.steps()[before as usize]);
+                let first = !matches!(before, Some(Step::Await { .. }));
+                let segment = machine.segment.as_ref().filter(|_| first);
+                let away = segment.map_or(0.0, |s| s.switch_ns);
+                Some((instance, ways.work(now, rank, away)))
             }
             (Step::Raise { to, .. }, _) => {
                 let (sent, arrival) = ways.message(now, rank, to, Message::FLAG);
@@ -344,7 +356,7 @@ pub(crate) fn play(
             (Step::Copy { from, to }, _) if is_slot(part, to) => {
                 let segment = machine.segment.as_ref();
                 let work = segment.map_or(0.0, |s| s.write.of_part(bytes(from), whole));
-                Some((instance, ways.work(now, rank, work)))
+                Some((instance, ways.work(now, rank, work_of(work))))
             }
             (Step::Copy { from, to }, _) => {
                 let m = bytes(from);
@@ -367,7 +379,7 @@ pub(crate) fn play(
             }
             (Step::Read { data, .. }, _) if part.in_segment => {
                 let work = from_peer(machine, data.buffer, bytes(data), whole);
-                Some((instance, ways.work(now, rank, work)))
+                Some((instance, ways.work(now, rank, work_of(work))))
             }
             (Step::Fold { left, right, into }, _) => {
                 let m = bytes(into);
@@ -375,8 +387,10 @@ pub(crate) fn play(
                 let read: f64 = peers
                     .map(|o| from_peer(machine, o.data.buffer, m, whole))
                     .sum();
-                let work = read + machine.combine.of_part(m, whole);
-                Some((instance, ways.work(now, rank, work)))
+                let slot = machine.segment.as_ref().filter(|_| is_slot(part, into));
+                let written = slot.map_or(0.0, |s| s.write.of_part(m, whole));
+                let work = read + written + machine.combine.of_part(m, whole);
+                Some((instance, ways.work(now, rank, work_of(work))))
             }
             (Step::Read { from, data, .. }, _) => {
                 let (_, arrival) = ways.message(now, from, rank, message(data));

@@ -12,8 +12,8 @@
 //! 1. A step comes after all that it waits for. Sends come before receives as far as that
 //!    allows, so that two ranks with the same order do not wait for each other; if they do,
 //!    the wait has an end, and the run posts all receives.
-//! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`]; a run that takes up the
-//!    program copies scratch to its own.
+//! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`], and in a segment as many lines
+//!    as its pieces need; a run that takes up the program copies scratch to its own.
 
 use super::in_segment::{self, At, Segment, Span};
 use super::memory::{Memory, longest_share, share};
@@ -24,8 +24,9 @@ use super::step::{self, Messages, Regions, Taken};
 use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::select::AT_ONCE_BYTES;
 use crate::view::RawView;
-use osier_collectives::{Buffer, Region, Scratch};
+use osier_collectives::{Buffer, Part, Region, Scratch};
 use osier_transports::shm::SLOT_BYTES;
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -35,6 +36,10 @@ pub const MOST_BYTES: usize = AT_ONCE_BYTES;
 const MOST_STEPS: usize = 128;
 /// Scratch buffers of a program.
 const MOST_SCRATCH: usize = 4;
+/// A piece of a vector that is cut is at most so much longer than the mean, of elements of no more.
+const LONGER: usize = 64;
+/// Bytes of scratch of a program whose steps are those of a segment.
+const MOST_SCRATCH_BYTES: usize = 1 << 20;
 
 /// Steps in an order that one thread can take.
 #[derive(Debug)]
@@ -53,6 +58,15 @@ pub struct InlineSchedule {
 pub struct InSegment {
     /// The scratch buffer that peers read, and its pieces.
     slot: Option<(u16, usize)>,
+    /// Scratch buffers, and the most pieces of one besides the slot.
+    buffers: usize,
+    pieces: usize,
+    /// Pieces of the call's vector, of which scratch buffers besides the slot are like this
+    /// rank's; if there are several,
+    cut: u32,
+    rank: u32,
+    /// the bytes of the longest in a slot.
+    longest: usize,
     /// Segments of the call.
     pub segments: u32,
     /// Bytes of an element, which is not cut.
@@ -71,6 +85,26 @@ impl InSegment {
     pub fn of_unit(mut self, unit: usize) -> Self {
         self.unit = unit;
         self
+    }
+
+    /// Where a piece of a vector that is cut lies in it.
+    #[inline]
+    fn piece(&self, bytes: usize, piece: u32) -> Range<usize> {
+        let bound = |at| share(bytes, self.unit, at, self.cut);
+        bound(piece)..bound(piece + 1)
+    }
+
+    /// Lines of each scratch buffer, of pieces of these bytes.
+    #[inline]
+    fn lines_each(&self, bytes: usize) -> usize {
+        self.pieces.saturating_mul(bytes).div_ceil(MOST_BYTES)
+    }
+
+    /// Bytes of all.
+    #[inline]
+    fn scratch_bytes(&self, bytes: usize) -> usize {
+        let all = self.lines_each(bytes).saturating_mul(self.buffers);
+        all.saturating_mul(MOST_BYTES)
     }
 }
 
@@ -97,6 +131,15 @@ pub struct Desk<'a> {
     /// The operator of a call that combines, and what it combines there.
     operator: Option<Fitted<'a>>,
     scratch: [Line; MOST_SCRATCH],
+    /// In their place, where they are longer or more: this thread's warm memory,
+    warm: Vec<Line>,
+    /// so many lines for each.
+    lines_each: usize,
+}
+
+thread_local! {
+    /// Warm memory for scratch.
+    static WARM: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// What is done of a program that a run takes up.
@@ -155,6 +198,33 @@ impl InlineSchedule {
         })
     }
 
+    /// So many steps of a segment, which follow one another, and whether peers may read what goes
+    /// to the slot where it lies.
+    pub fn of_segment(steps: u32, part: &Part, lends: bool) -> Self {
+        let scratch = &part.scratch;
+        let slot = scratch.iter().position(|s| s.slot);
+        let others = scratch.iter().filter(|s| !s.slot);
+        let pieces = others.map(|s| s.pieces as usize).max().unwrap_or(0);
+        Self {
+            order: (0..steps).collect(),
+            scratch: scratch.iter().map(|s| s.pieces).collect(),
+            pieces,
+            in_segment: Some(InSegment {
+                slot: slot.map(|k| (k as u16, scratch[k].pieces as usize)),
+                buffers: scratch.len(),
+                pieces,
+                cut: part.cut.max(1),
+                rank: part.rank,
+                longest: 0,
+                segments: part.segments.max(1),
+                unit: 1,
+                changes_hands: slot.is_some_and(|k| scratch[k].changes_hands),
+                one_reader: slot.is_some_and(|k| scratch[k].one_reader),
+                lends,
+            }),
+        }
+    }
+
     /// Whether there is room for pieces of these bytes.
     #[inline]
     pub fn fits(&self, bytes: usize) -> bool {
@@ -163,32 +233,16 @@ impl InlineSchedule {
             return most(self.pieces, MOST_BYTES);
         };
         let segments = with.segments as usize;
-        let slot = with.slot.map_or(0, |slot| {
-            let piece = match segments {
-                1 => bytes,
-                _ => longest_share(bytes, 1, with.segments),
-            };
-            slot.1.saturating_mul(piece)
+        let cut = with.cut as usize;
+        let slot = with.slot.map_or(0, |slot| match (segments, cut) {
+            (1, 1) => slot.1.saturating_mul(bytes),
+            (1, _) => bytes,
+            _ => {
+                let longest = bytes.div_ceil(cut) + if cut > 1 { LONGER } else { 0 };
+                slot.1.saturating_mul(longest_share(longest, 1, with.segments))
+            }
         });
-        let is_slot = |k: usize| with.slot.is_some_and(|slot| slot.0 as usize == k);
-        let scratch = self.scratch.iter().enumerate();
-        let mut others = scratch.filter(|(k, _)| !is_slot(*k));
-        slot <= SLOT_BYTES && others.all(|(_, p)| most(*p as usize, MOST_BYTES))
-    }
-
-    /// The same of a plan whose steps are those of a segment, in so many of its own.
-    #[must_use]
-    pub fn of_segment(mut self, scratch: &[Scratch], segments: u32, lends: bool) -> Self {
-        let slot = scratch.iter().position(|s| s.slot);
-        self.in_segment = Some(InSegment {
-            slot: slot.map(|k| (k as u16, scratch[k].pieces as usize)),
-            segments,
-            unit: 1,
-            changes_hands: slot.is_some_and(|k| scratch[k].changes_hands),
-            one_reader: slot.is_some_and(|k| scratch[k].one_reader),
-            lends,
-        });
-        self
+        slot <= SLOT_BYTES && with.scratch_bytes(bytes) <= MOST_SCRATCH_BYTES
     }
 
     /// What the steps of a segment need, if they are such.
@@ -217,25 +271,19 @@ impl InlineSchedule {
             },
             taken: taken as u32,
             slot: (!desk.slot.is_null()).then(|| desk.slot.expose_provenance()),
-            scratch: desk
-                .scratch
-                .iter()
-                .zip(&self.scratch)
-                .enumerate()
+            scratch: (self.scratch.iter().enumerate())
                 // What peers read stays where it is.
-                .filter(|(k, _)| {
-                    desk.in_segment
-                        .slot
-                        .is_none_or(|slot| usize::from(slot.0) != *k)
+                .filter(|(k, _)| !desk.is_slot(*k as u16))
+                .flat_map(|(k, pieces)| {
+                    let bytes = desk.lines(k).iter().flat_map(|line| &line.0);
+                    bytes.take(*pieces as usize * desk.small.bytes)
                 })
-                .flat_map(|(_, (line, pieces))| &line.0[..*pieces as usize * desk.small.bytes])
                 .copied()
                 .collect(),
             pieces: {
-                let slot = desk.in_segment.slot.map(|slot| usize::from(slot.0));
                 let pieces = self.scratch.iter().enumerate();
                 pieces
-                    .map(|(k, p)| if slot == Some(k) { 0 } else { *p })
+                    .map(|(k, p)| if desk.is_slot(k as u16) { 0 } else { *p })
                     .collect()
             },
             bytes: desk.small.bytes,
@@ -295,6 +343,19 @@ impl<'a> Desk<'a> {
             slot: std::ptr::null_mut(),
             operator,
             scratch: [Line([MaybeUninit::uninit(); MOST_BYTES]); MOST_SCRATCH],
+            warm: Vec::new(),
+            lines_each: 1,
+        }
+    }
+}
+
+impl Drop for Desk<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.warm.is_empty() {
+            let warm = std::mem::take(&mut self.warm);
+            // Of a thread that ends, it is freed.
+            let _ = WARM.try_with(|kept| kept.set(warm));
         }
     }
 }
@@ -304,6 +365,49 @@ impl Desk<'_> {
     #[inline]
     pub fn work_in(&mut self, in_segment: InSegment) {
         self.in_segment = in_segment;
+        if in_segment.cut > 1 && in_segment.segments > 1 {
+            let pieces = 0..in_segment.cut;
+            let bytes = pieces.map(|p| in_segment.piece(self.small.bytes, p).len());
+            self.in_segment.longest = bytes.max().unwrap_or(0);
+        }
+        let lines_each = in_segment.lines_each(self.small.bytes);
+        if in_segment.pieces > 0 && (lines_each > 1 || in_segment.buffers > MOST_SCRATCH) {
+            self.work_on_warm(lines_each);
+        }
+    }
+
+    #[cold]
+    fn work_on_warm(&mut self, lines_each: usize) {
+        self.lines_each = lines_each.max(1);
+        let lines = self.in_segment.buffers * self.lines_each;
+        self.warm = WARM.try_with(Cell::take).unwrap_or_default();
+        if self.warm.len() < lines {
+            let line = Line([MaybeUninit::uninit(); MOST_BYTES]);
+            self.warm.resize(lines, line);
+        }
+    }
+
+    #[inline]
+    fn is_slot(&self, k: u16) -> bool {
+        self.in_segment.slot.is_some_and(|slot| slot.0 == k)
+    }
+
+    /// The lines of a scratch buffer.
+    #[inline]
+    fn lines(&self, k: usize) -> &[Line] {
+        match self.warm.is_empty() {
+            true => &self.scratch[k..=k],
+            false => &self.warm[k * self.lines_each..][..self.lines_each],
+        }
+    }
+
+    #[inline]
+    fn scratch_at(&mut self, k: usize) -> *mut u8 {
+        let lines = match self.warm.is_empty() {
+            true => &mut self.scratch[k..=k],
+            false => &mut self.warm[k * self.lines_each..][..self.lines_each],
+        };
+        lines.as_mut_ptr().cast()
     }
 
     pub(super) fn slot_at(&mut self, at: *mut u8) {
@@ -332,10 +436,10 @@ impl Desk<'_> {
         self.operator
     }
 
-    /// The part of a piece that a segment is.
+    /// The part of so many bytes that a segment is.
     #[inline]
-    fn share(&self, segment: u16) -> Range<usize> {
-        let (bytes, of) = (self.small.bytes, self.in_segment.segments);
+    fn share(&self, bytes: usize, segment: u16) -> Range<usize> {
+        let of = self.in_segment.segments;
         if of <= 1 {
             return 0..bytes;
         }
@@ -344,54 +448,85 @@ impl Desk<'_> {
         share(bytes, unit, segment, of)..share(bytes, unit, segment + 1, of)
     }
 
-    /// Bytes of a piece in the slot.
+    /// Bytes of a piece in the slot, where all have as much room.
     #[inline]
     fn slot_piece(&self) -> usize {
-        match self.in_segment.segments {
+        let longest = match self.in_segment.cut {
             0 | 1 => self.small.bytes,
-            segments => longest_share(self.small.bytes, self.in_segment.unit, segments),
+            _ => self.in_segment.longest,
+        };
+        match self.in_segment.segments {
+            0 | 1 => longest,
+            segments => longest_share(longest, self.in_segment.unit, segments),
         }
+    }
+
+    /// Whether pieces lie in the slot as they do in the vector.
+    #[inline]
+    fn is_image(&self) -> bool {
+        self.in_segment.cut > 1 && self.in_segment.segments <= 1
     }
 
     #[inline]
     pub(super) fn bytes_of_slot(&self) -> usize {
-        self.in_segment.slot.map_or(0, |slot| slot.1) * self.slot_piece()
+        match (self.in_segment.slot, self.is_image()) {
+            (None, _) => 0,
+            (_, true) => self.small.bytes,
+            (Some((_, pieces)), false) => pieces * self.slot_piece(),
+        }
+    }
+
+    /// Where pieces lie in the call's buffers: pieces of one length, or of a vector.
+    #[inline]
+    fn in_buffer(&self, region: Region, segment: u16) -> Range<usize> {
+        let each = self.small.bytes;
+        let (first, count) = (region.first as usize, region.count as usize);
+        let whole = match (self.in_segment.cut, region.count) {
+            (0 | 1, _) => first * each..(first + count) * each,
+            (_, 0) => 0..0,
+            (_, count) => {
+                let first = self.in_segment.piece(each, region.first);
+                let last = self.in_segment.piece(each, region.first + count - 1);
+                first.start..last.end
+            }
+        };
+        if self.in_segment.segments <= 1 {
+            return whole;
+        }
+        let within = self.share(whole.len(), segment);
+        whole.start + within.start..whole.start + within.end
     }
 
     /// Where pieces lie in a slot.
     #[inline]
     pub(super) fn in_slot(&self, region: Region, segment: u16) -> Range<usize> {
+        let range = self.in_buffer(region, segment);
+        if self.is_image() {
+            return range;
+        }
         let start = region.first as usize * self.slot_piece();
-        let bytes = match self.in_segment.segments {
-            0 | 1 => region.count as usize * self.small.bytes,
-            _ => self.share(segment).len(),
-        };
-        start..start + bytes
+        start..start + range.len()
     }
 
     /// Memory of a region, in one segment.
     #[inline]
     pub(super) fn place(&mut self, region: Region, segment: u16) -> Span {
-        let span = |at: *mut u8, range: Range<usize>| Span {
-            at: at.wrapping_add(range.start),
+        let (start, range) = match region.buffer {
+            Buffer::Scratch(k) if self.is_slot(k) => (self.slot, self.in_slot(region, segment)),
+            // Of a vector that is cut, it is like this rank's piece.
+            Buffer::Scratch(k) if self.in_segment.cut > 1 => {
+                let piece = Region::piece(Buffer::Recv, self.in_segment.rank);
+                let bytes = self.in_buffer(piece, segment).len();
+                (self.scratch_at(k.into()), 0..bytes)
+            }
+            Buffer::Scratch(k) => (self.scratch_at(k.into()), self.in_buffer(region, segment)),
+            // Of no bytes, the address does not matter.
+            Buffer::Send => (self.small.send, self.in_buffer(region, segment)),
+            Buffer::Recv => (self.small.recv, self.in_buffer(region, segment)),
+        };
+        Span {
+            at: start.wrapping_add(range.start),
             bytes: range.len(),
-        };
-        if let Buffer::Scratch(k) = region.buffer
-            && self.in_segment.slot.is_some_and(|slot| slot.0 == k)
-        {
-            return span(self.slot, self.in_slot(region, segment));
-        }
-        let each = self.small.bytes;
-        let start: *mut u8 = match region.buffer {
-            Buffer::Send => self.small.send,
-            Buffer::Recv => self.small.recv,
-            Buffer::Scratch(k) => self.scratch[k as usize].0.as_mut_ptr().cast(),
-        };
-        // Of no bytes, the address does not matter.
-        let at = start.wrapping_add(region.first as usize * each);
-        match self.in_segment.segments {
-            0 | 1 => span(at, 0..region.count as usize * each),
-            _ => span(at, self.share(segment)),
         }
     }
 }
@@ -574,6 +709,56 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    /// Plans in a segment run inline however many ranks there are, and as long as slots have room.
+    #[test]
+    fn plans_in_a_segment_are_inline() {
+        for ranks in [2, 5, 16, 64] {
+            for algorithm in [Algorithm::OnePhase, Algorithm::TwoPhases] {
+                let call = Call::new(Operation::Allreduce, ranks);
+                let plan = Plan::new(call, algorithm.clone(), 1).expect("for the call");
+                for rank in [0, ranks - 1] {
+                    let program = lower(plan.call(), &plan.part(rank)).expect("a program");
+                    let inline = program.inline.expect("an order");
+                    let told = format!("{algorithm} of {rank} of {ranks}");
+                    assert!(inline.fits(SLOT_BYTES), "{told}");
+                    assert!(!inline.fits(SLOT_BYTES + 1), "{told}");
+                }
+            }
+        }
+    }
+
+    /// Pieces of a vector that is cut lie where a run has them, and scratch is long enough.
+    #[test]
+    fn cut_vectors_lie_in_slots_as_in_runs() {
+        let plan = |segments| {
+            let call = Call::new(Operation::Allreduce, 3);
+            Plan::new(call, Algorithm::TwoPhases, segments).expect("for the call")
+        };
+        let mut vector = vec![0u8; 5000 * 8];
+        let bytes = vector.len();
+        for segments in [1, 4] {
+            let plan = plan(segments);
+            let program = lower(plan.call(), &plan.part(1)).expect("a program");
+            let with = program.inline.and_then(|inline| inline.in_segment());
+            let recv = RawView::untyped(vector.as_mut_ptr(), bytes);
+            let small = Small::new(None, Some(&recv)).expect("contiguous");
+            let mut desk = Desk::new(small, None);
+            desk.work_in(with.expect("of a segment").of_unit(8));
+            let mut end = 0;
+            for piece in 0..3 {
+                for segment in 0..segments as u16 {
+                    let here = desk.place(Region::piece(Buffer::Recv, piece), segment);
+                    assert_eq!(here.at.addr(), vector.as_ptr().addr() + end);
+                    let slot = desk.in_slot(Region::piece(Buffer::Scratch(0), piece), segment);
+                    assert_eq!(slot.len(), here.bytes);
+                    assert!(slot.end <= desk.bytes_of_slot());
+                    end += here.bytes;
+                }
+            }
+            assert_eq!(end, bytes, "{segments} segments");
         }
     }
 

@@ -185,9 +185,6 @@ fn in_segment(call: &Call, part: &Part) -> Program {
             None => Vec::new(),
         }
     };
-    let order: Vec<Vec<u32>> = (0..actions.len() as u32)
-        .map(|step| step.checked_sub(1).into_iter().collect())
-        .collect();
     let segments = part.segments.max(1);
     let to_slot = |s: &&Step| match s {
         Step::Copy {
@@ -200,20 +197,32 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         } => part.scratch[usize::from(*k)].slot,
         _ => false,
     };
+    let folds_to_slot = |s: &Step| match s {
+        Step::Fold {
+            into:
+                Region {
+                    buffer: Buffer::Scratch(k),
+                    ..
+                },
+            ..
+        } => part.scratch[usize::from(*k)].slot,
+        _ => false,
+    };
+    let written_later = part.steps().iter().any(folds_to_slot);
     let mut copies = part.steps().iter().filter(to_slot);
     let lends = match (copies.next(), copies.next()) {
         (Some(Step::Copy { from, to }), None) => {
             // Of a broadcast the root writes nothing.
             let kept = from.buffer == Buffer::Send && !call.shares_memory()
                 || call.operation == Operation::Bcast;
-            kept && to.first == 0
+            kept && to.first == 0 && !written_later
         }
         _ => false,
     };
     let row = part.row_of_segment(call);
-    let inline = (row.filter(|_| !publishes && (is_slot || reads_nobody(part))))
-        .and_then(|pieces| InlineSchedule::new(&actions, &order, &part.scratch, pieces))
-        .map(|inline| inline.of_segment(&part.scratch, segments, lends));
+    let inline = row
+        .filter(|_| !publishes && (is_slot || reads_nobody(part)))
+        .map(|_| InlineSchedule::of_segment(actions.len() as u32, part, lends));
     Program {
         graph: Graph::new(segments, (0..actions.len() as u32).map(before)),
         actions,

@@ -162,7 +162,7 @@ pub struct Collective {
     channel: u64,
     /// By set, the last call whose flag was raised here.
     last: [Cell<Option<u32>>; 2],
-    /// What goes beside the next flag, by set,
+    /// What goes beside each flag of a call, by set.
     staged: Box<[Beside; 2]>,
     /// so many words.
     staged_words: [Cell<usize>; 2],
@@ -349,7 +349,7 @@ impl Collective {
             line.said.store(said.word(raised.call), Ordering::Relaxed);
         }
         let staged = self.staged[set & 1].0.get().cast::<u64>();
-        let words = self.staged_words[set & 1].take();
+        let words = self.staged_words[set & 1].get();
         for (at, word) in line.data.iter().enumerate().take(words) {
             // Word by word, as it was written: a longer load would wait until stores of before
             // have left the processor.
@@ -511,8 +511,9 @@ impl Collective {
         bytes: usize,
         turn: u16,
     ) -> Result<Result<*mut u8, u32>, TransportError> {
+        let staged = if bytes <= BESIDE_FLAG_BYTES { bytes } else { 0 };
+        self.staged_words[set & 1].set(staged.div_ceil(8));
         if bytes <= BESIDE_FLAG_BYTES {
-            self.staged_words[set & 1].set(bytes.div_ceil(8));
             return Ok(Ok(self.staged[set & 1].0.get().cast()));
         }
         let whose = self.slot_in_turn(self.own, turn);
