@@ -70,8 +70,12 @@ impl InlineCall for Caller<'_> {
 const FLAG_LOOKS: u32 = 4000;
 /// Between two polls for messages, which peers may need before they come to the call.
 const LOOKS_PER_POLL: u32 = 256;
+const YIELDS_PER_POLL: u32 = 16;
 /// Where cores are shared, whoever is to raise the flag may need this one.
-const FLAG_LOOKS_SHARED: u32 = 32;
+const FLAG_LOOKS_SHARED: u32 = 8;
+/// Yields there before a call becomes a run: each leaves the core to all that share it, so flags
+/// come after a few. A rank that does something else meanwhile takes some milliseconds.
+const FLAG_YIELDS: u32 = 1000;
 
 /// The waits of a blocking call for flags.
 struct Waits<'a>(&'a Communicator);
@@ -98,10 +102,12 @@ impl Communicator {
         if lane.knows_dead(peer) || self.lane().wanted() {
             return false;
         }
-        let yields = self.core().direct_yields();
-        if yields > 0 {
+        if self.core().shares_cores() {
+            if looks.is_multiple_of(YIELDS_PER_POLL) {
+                lane.progress();
+            }
             std::thread::yield_now();
-            return looks < FLAG_LOOKS_SHARED + yields;
+            return looks < FLAG_LOOKS_SHARED + FLAG_YIELDS;
         }
         if looks.is_multiple_of(LOOKS_PER_POLL) {
             lane.progress();

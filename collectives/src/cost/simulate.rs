@@ -339,7 +339,9 @@ pub(crate) fn play(
             }
             (Step::Await { .. }, _) if part.in_segment => {
                 // Whoever comes back has awaited all flags of a phase.
-                let before = at.checked_sub(1).map(|before| part.steps()[before as usize]);
+                let before = at
+                    .checked_sub(1)
+                    .map(|before| part.steps()[before as usize]);
                 let first = !matches!(before, Some(Step::Await { .. }));
                 let segment = machine.segment.as_ref().filter(|_| first);
                 let away = segment.map_or(0.0, |s| s.switch_ns);

@@ -239,7 +239,8 @@ impl InlineSchedule {
             (1, _) => bytes,
             _ => {
                 let longest = bytes.div_ceil(cut) + if cut > 1 { LONGER } else { 0 };
-                slot.1.saturating_mul(longest_share(longest, 1, with.segments))
+                slot.1
+                    .saturating_mul(longest_share(longest, 1, with.segments))
             }
         });
         slot <= SLOT_BYTES && with.scratch_bytes(bytes) <= MOST_SCRATCH_BYTES

@@ -219,6 +219,12 @@ impl Core {
         }
     }
 
+    /// Whether ranks of the job share cores.
+    #[inline]
+    pub fn shares_cores(&self) -> bool {
+        self.shared_cores
+    }
+
     /// How often a thread yields before it posts a receive that it waits for.
     #[inline]
     pub fn direct_yields(&self) -> u32 {
