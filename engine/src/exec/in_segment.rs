@@ -407,15 +407,9 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
     match bytes {
         // As one load and one store.
         // SAFETY: invariant 2, by the caller's contract.
-        8 => unsafe {
-            to.cast::<u64>()
-                .write_unaligned(from.cast::<u64>().read_unaligned())
-        },
+        8 => unsafe { std::ptr::copy(from, to, 8) },
         // SAFETY: invariant 2, by the caller's contract.
-        4 => unsafe {
-            to.cast::<u32>()
-                .write_unaligned(from.cast::<u32>().read_unaligned())
-        },
+        4 => unsafe { std::ptr::copy(from, to, 4) },
         // SAFETY: invariant 2, by the caller's contract.
         _ => unsafe { std::ptr::copy(from, to, bytes) },
     }
