@@ -284,8 +284,9 @@ pub(crate) fn play(
                 aside,
             }
         };
-        // The root has its core alone while others wait for it.
-        let alone = part.in_segment && call.operation.rooted() && rank == call.root;
+        // The root has its core alone while others wait for it, but in a pipeline.
+        let waited_for = call.operation.rooted() && rank == call.root && segments == 1;
+        let alone = part.in_segment && waited_for;
         let sharers = (machine.segment.as_ref()).map_or(1, |s| s.ranks_per_core.max(1));
         let work_of = |ns: f64| match alone {
             true => ns / f64::from(sharers),
@@ -344,7 +345,9 @@ pub(crate) fn play(
                     .map(|before| part.steps()[before as usize]);
                 let first = !matches!(before, Some(Step::Await { .. }));
                 let segment = machine.segment.as_ref().filter(|_| first);
-                let away = segment.map_or(0.0, |s| s.switch_ns);
+                // Of several segments, the writer has a turn for each to find its readers done.
+                let turns = if segments > 1 { 2.0 } else { 1.0 };
+                let away = segment.map_or(0.0, |s| turns * s.switch_ns);
                 Some((instance, ways.work(now, rank, away)))
             }
             (Step::Raise { to, .. }, _) => {
