@@ -723,6 +723,39 @@ mod under_loom {
         });
     }
 
+    /// Each combines a slice, whose sum takes its place in the own slot between two flags: nobody
+    /// else has read it there (invariant 2, and the plan).
+    #[test]
+    fn a_sum_takes_the_place_of_its_slice() {
+        loom::model(|| {
+            // By rank and slice: the sets of `Shared` are the slices here.
+            let shared = Shared::new();
+            let rank = |own: usize| {
+                let shared = shared.clone();
+                move || {
+                    let peer = 1 - own;
+                    let input = |rank: usize, slice: usize| 10 * rank as u64 + slice as u64 + 1;
+                    for slice in [0, 1] {
+                        shared.write(own, slice, input(own, slice));
+                    }
+                    // Release: both slices are written before.
+                    shared.flags[own][0].store(1, Ordering::Release);
+                    Shared::wait(&shared.flags[peer][0], 1);
+                    let sum = input(own, own) + shared.read(peer, own);
+                    shared.write(own, own, sum);
+                    // Release: the sum is written before.
+                    shared.flags[own][0].store(2, Ordering::Release);
+                    Shared::wait(&shared.flags[peer][0], 2);
+                    let theirs = shared.read(peer, peer);
+                    assert_eq!(theirs, input(0, peer) + input(1, peer));
+                }
+            };
+            let other = thread::spawn(rank(1));
+            rank(0)();
+            other.join().expect("no fault");
+        });
+    }
+
     /// One writes, one reads: the writer waits for the reader's number (invariant 3).
     #[test]
     fn a_slot_is_written_again_when_its_reader_is_done() {
