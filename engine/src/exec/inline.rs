@@ -578,24 +578,15 @@ pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Opt
     (taken, None)
 }
 
-/// Who waits for a peer's flag in a blocking call.
-pub trait Looks<S> {
-    /// Whether to look for it, or once more after so many looks in vain. It waits before, as
-    /// long as seems good: the first look follows upon a flag that was raised here.
-    fn again(&mut self, segment: &mut S, peer: u32, looks: u32) -> bool;
-
-    /// It was there after so many looks in vain.
-    fn found(&mut self, segment: &mut S, looks: u32);
-}
-
 /// Runs the steps of a segment as far as flags are raised in time: the instances that were
-/// taken, and the error of the last of them.
+/// taken, and the error of the last of them. `wait` says whether to look once more for a
+/// peer's, after so many looks in vain.
 #[inline]
 pub fn run_in_segment<S: Segment>(
     segment: &mut S,
     (actions, call): (&[Action], u32),
     desk: &mut Desk<'_>,
-    mut waits: impl Looks<S>,
+    mut wait: impl FnMut(&mut S, u32, u32) -> bool,
 ) -> (usize, Option<(Error, u32)>) {
     let mut taken = 0;
     for number in 0..desk.cut_into() as u16 {
@@ -603,23 +594,14 @@ pub fn run_in_segment<S: Segment>(
             call,
             segment: number,
         };
-        let mut raised = false;
         for action in actions {
-            let after_own = match *action {
-                Action::Await { from, .. } if std::mem::take(&mut raised) => Some(from),
-                _ => None,
-            };
-            if let Some(peer) = after_own {
-                waits.again(segment, peer, 0);
-            }
-            raised |= matches!(action, Action::Raise { .. });
             let mut looks = 0;
             loop {
                 match in_segment::execute(action, at, segment, desk) {
                     in_segment::Taken::Done => break,
                     in_segment::Taken::Waits(peer) => {
                         looks += 1;
-                        if !waits.again(segment, peer, looks) {
+                        if !wait(segment, peer, looks) {
                             return (taken, None);
                         }
                     }
@@ -627,9 +609,6 @@ pub fn run_in_segment<S: Segment>(
                         return (taken + 1, Some((e, failed_rank)));
                     }
                 }
-            }
-            if after_own.is_some() {
-                waits.found(segment, looks);
             }
             taken += 1;
         }

@@ -11,7 +11,6 @@
 //!    so they are equal on all ranks that make the same calls. Ranks that find another's bytes
 //!    to differ begin to count anew.
 
-use super::backoff::{self, Backoff};
 use super::failures::ended;
 use super::lane::Lane;
 #[cfg(debug_assertions)]
@@ -40,8 +39,6 @@ pub struct SegmentCalls {
     lent: Vec<(u32, u16)>,
     /// A call has ended before the segment was there: peers are told when one enters.
     untold: bool,
-    /// Of looks for flags in a blocking call.
-    backoff: Backoff,
 }
 
 /// A call in flight.
@@ -159,19 +156,6 @@ impl Lane {
             }
         }
         calls.begun.push(begun);
-    }
-
-    /// Waits before a look for a peer's flag, after so many in vain since one was raised here:
-    /// who looks while the peer is about to write takes the line from it.
-    #[inline]
-    pub fn waits_for_flag(&mut self, looks: u32) {
-        backoff::pause(self.port.in_segment.backoff.missed(looks + 1));
-    }
-
-    /// The flag was there after so many looks in vain.
-    #[inline]
-    pub fn flag_found(&mut self, looks: u32) {
-        self.port.in_segment.backoff.found(looks + 1);
     }
 
     /// Why nothing comes from a peer in a segment, if it is known that nothing will. Its words
