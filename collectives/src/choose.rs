@@ -386,6 +386,7 @@ pub(crate) fn choose_within(
     ranking.extend(through);
     ranking.extend(in_one_kernel(call, bytes, machine));
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    prefer_flags(&mut ranking);
     for plan in unplayed {
         let bound = at_least(&plan, sizes, machine);
         let reason = match ranking.first() {
@@ -487,6 +488,24 @@ fn distrust(ranking: &mut Vec<Candidate>, error: f64, left_out: &mut Vec<(String
         }
         trusted
     });
+}
+
+/// What a plan of messages gains at least, beside one whose flags lie in a segment.
+const GAIN_OF_MESSAGES: f64 = 0.2;
+
+/// Puts the best plan whose flags lie in a segment before plans of messages that gain less.
+/// Messages take longer than predicted where they come before their receive, or one after the
+/// other without an answer: 1.0 to 7 times as long between two ranks, measured calls in a row,
+/// where plans with flags took 0.7 to 1.3 times as long.
+fn prefer_flags(ranking: &mut [Candidate]) {
+    let Some(best) = ranking.first() else {
+        return;
+    };
+    let limit = best.ns / (1.0 - GAIN_OF_MESSAGES);
+    let flags = |c: &Candidate| c.plan.algorithm().in_segment() && c.ns <= limit;
+    if let Some(at) = ranking.iter().position(flags) {
+        ranking[..=at].rotate_right(1);
+    }
 }
 
 /// A range of sizes with one plan.
