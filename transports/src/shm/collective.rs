@@ -354,7 +354,7 @@ impl Collective {
             // Word by word, as it was written: a longer load would wait until stores of before
             // have left the processor.
             // SAFETY: invariant 5: inside, and nobody else uses it now.
-            let value = unsafe { staged.add(at).read_volatile() };
+            let value = unsafe { staged.wrapping_add(at).read_volatile() };
             word.store(value, Ordering::Relaxed);
         }
         let word = u64::from(raised.call) << 32 | u64::from(raised.progress) << 16;
