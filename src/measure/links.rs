@@ -21,7 +21,7 @@ const LATENCY_BATCHES: usize = 1000;
 const LATENCY_TRIPS: usize = 8;
 /// Larger than any eager message.
 const SIZES: [usize; 3] = [384 << 10, 1 << 20, 4 << 20];
-const FRAGMENTS: [usize; 3] = [4 << 10, 8 << 10, 32 << 10];
+const FRAGMENTS: [usize; 3] = [4 << 10, 8 << 10, 16 << 10];
 const FRAGMENT_TRIPS: usize = 24;
 /// Gaps between blocks of this size exclude the kernel's copy and the heap at hardly
 /// any cost of packing.
