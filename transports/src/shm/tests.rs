@@ -548,10 +548,6 @@ fn flags_tell_of_slots_that_change_hands() {
     let mut before: Vec<*mut u8> = Vec::new();
     for call in 0..60u32 {
         let (set, turn) = ((call & 1) as usize, (call / 2) as u16);
-        // What is that short comes with the flag.
-        let beside = ca.own_slot(set, 8, turn).expect("memory").expect("own");
-        // SAFETY: invariant 1 of `collective`: room for as many bytes.
-        unsafe { std::ptr::write_bytes(beside, call as u8, 8) };
         for bytes in [500usize, 40_000] {
             let at = ca.own_slot(set, bytes, turn).expect("memory");
             // Whose turn is on the other's slot waits for it to be made.
@@ -588,6 +584,10 @@ fn flags_tell_of_slots_that_change_hands() {
         };
         let raised = Raised { call, progress: 9 };
         assert_ne!(cb.flag(0, set).expect("sound"), Some(raised));
+        // What is that short comes with the flag.
+        let beside = ca.own_slot(set, 8, turn).expect("memory").expect("own");
+        // SAFETY: invariant 1 of `collective`: room for as many bytes.
+        unsafe { std::ptr::write_bytes(beside, call as u8, 8) };
         ca.raise(set, raised, said);
         assert_eq!(cb.flag(0, set).expect("sound"), Some(raised));
         assert_eq!(cb.said(0, set, call).expect("sound"), said);
