@@ -47,8 +47,9 @@ impl Candidate {
 pub struct Choice {
     /// Bytes of a contribution, or of the vector.
     pub bytes: u64,
-    /// By time, the chosen one first; one per algorithm, with its best number of
-    /// segments.
+    /// By time, one per algorithm with its best number of segments; the chosen one is first,
+    /// which may be one with flags in a segment that is predicted to take a little longer than
+    /// the next.
     pub ranking: Vec<Candidate>,
     /// What was not considered, and the reason.
     pub left_out: Vec<(String, String)>,
@@ -588,4 +589,46 @@ fn overtakes(a: &Plan, b: &Plan, low: u64, high: u64, machine: &Machine, model: 
         }
     }
     high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Operation;
+
+    fn chosen(times: &[(Algorithm, f64)]) -> Vec<Algorithm> {
+        let candidate = |(algorithm, ns): &(Algorithm, f64)| {
+            let call = Call::new(Operation::Allreduce, 2);
+            let plan = Plan::new(call, algorithm.clone(), 1).expect("for the call");
+            let (ns, through_host) = (*ns, false);
+            Candidate {
+                plan,
+                ns,
+                through_host,
+            }
+        };
+        let mut ranking: Vec<Candidate> = times.iter().map(candidate).collect();
+        prefer_flags(&mut ranking);
+        let algorithms = ranking.iter().map(|c| c.plan.algorithm().clone());
+        algorithms.collect()
+    }
+
+    /// Flags go first where messages gain less than a fifth; the others keep their order.
+    #[test]
+    fn flags_go_before_messages_that_gain_little() {
+        use Algorithm::{OnePhase, Rabenseifner, RecursiveDoubling, TwoPhases};
+        let near = [
+            (RecursiveDoubling, 81.0),
+            (Rabenseifner, 90.0),
+            (OnePhase, 100.0),
+            (TwoPhases, 101.0),
+        ];
+        let first = [OnePhase, RecursiveDoubling, Rabenseifner, TwoPhases];
+        assert_eq!(chosen(&near), first);
+        let far = [(RecursiveDoubling, 79.0), (OnePhase, 100.0)];
+        assert_eq!(chosen(&far), [RecursiveDoubling, OnePhase]);
+        let flags = [(OnePhase, 50.0), (RecursiveDoubling, 51.0)];
+        assert_eq!(chosen(&flags), [OnePhase, RecursiveDoubling]);
+        assert_eq!(chosen(&[(RecursiveDoubling, 1.0)]), [RecursiveDoubling]);
+    }
 }

@@ -120,6 +120,28 @@ pub(crate) struct SmallReduction<'a> {
     known: (Operator, Element),
 }
 
+impl<'a> SmallReduction<'a> {
+    /// None if the operator is not one of the library's for elements of `data`.
+    #[inline]
+    fn new<R: Reduction>(
+        mut call: Call,
+        small: Small,
+        operator: &'a R,
+        data: &RawView,
+    ) -> Option<Self> {
+        let fit = operator.fit(&Data(data)).ok()?;
+        let known = operator.predefined(&fit)?;
+        call.required = fit.association;
+        Some(Self {
+            call,
+            small,
+            operator,
+            fit,
+            known,
+        })
+    }
+}
+
 impl Communicator {
     /// Memory that a call may work on here; none where a run is needed anyway.
     #[inline]
@@ -161,18 +183,8 @@ impl Communicator {
         {
             return None;
         }
-        let small = self.small(send, recv)?;
-        let fit = operator.fit(&Data(send.or(recv)?)).ok()?;
-        let known = operator.predefined(&fit)?;
-        call.required = fit.association;
         call.in_place = send.is_none();
-        Some(SmallReduction {
-            call,
-            small,
-            operator,
-            fit,
-            known,
-        })
+        SmallReduction::new(call, self.small(send, recv)?, operator, send.or(recv)?)
     }
 
     /// The same of one that leaves each rank an equal share.
@@ -187,17 +199,8 @@ impl Communicator {
         let send = send.filter(|send| send.alike(recv))?;
         let size = self.size();
         let small = self.small_pieces(Some((send, size)), Some((recv, 1)), recv.bytes())?;
-        let fit = operator.fit(&Data(recv)).ok()?;
-        let known = operator.predefined(&fit)?;
-        let mut call = Call::new(Operation::ReduceScatter, size as u32);
-        call.required = fit.association;
-        Some(SmallReduction {
-            call,
-            small,
-            operator,
-            fit,
-            known,
-        })
+        let call = Call::new(Operation::ReduceScatter, size as u32);
+        SmallReduction::new(call, small, operator, recv)
     }
 
     /// Runs a reduction to its end.

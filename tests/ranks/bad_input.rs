@@ -151,6 +151,40 @@ fn counts_that_do_not_agree() {
     });
 }
 
+/// Counts are equal, so the call is that of equal shares on all ranks, the one that fails too.
+#[test]
+fn results_of_another_length_fail_at_all_ranks() {
+    on_all(3, |comm| {
+        for elements in [1, 3000] {
+            let data = vec![1u32; 3 * elements];
+            let mut share = vec![0u32; elements + usize::from(comm.rank() == 1)];
+            let result = comm.reduce_scatter(&data, &mut share, &[elements; 3], Op::Sum);
+            match comm.rank() {
+                1 => fails(
+                    result,
+                    ErrorKind::Argument,
+                    &["reduce_scatter", "hint: its count is that of this rank"],
+                ),
+                _ => fails(result, ErrorKind::Cancelled, &["has failed", "hint"]),
+            };
+            still_works(&comm);
+        }
+        // One after the other: no flag that says so may take the place of one before.
+        let bad = usize::from(comm.rank() == 1);
+        for call in 0..9 {
+            let mut one = vec![0u8; 1 + bad];
+            let result = comm.allreduce(&[1u8], &mut one, Op::Sum);
+            let kind = match comm.rank() {
+                1 => ErrorKind::Argument,
+                _ => ErrorKind::Cancelled,
+            };
+            let e = fails(result, kind, &["allreduce"]);
+            assert!(!e.to_string().contains("overwritten"), "call {call}: {e}");
+        }
+        still_works(&comm);
+    });
+}
+
 #[test]
 fn bad_arguments_in_the_middle_of_an_exchange_lose_nothing() {
     on_all(2, |comm| {

@@ -452,6 +452,16 @@ fn contributions_of_different_lengths() {
             comm.reduce_scatter(&data, &mut share, &counts, Op::Max)
                 .expect("reduce_scatter");
             assert_eq!(share, data[starts_of(&counts)[rank]..][..counts[rank]]);
+            for each in [0, 1, 5, 600, 20_000] {
+                let term = |of: usize, i: usize| (of * 7 + i % 100) as f64;
+                let data: Vec<f64> = (0..each * size).map(|i| term(rank, i)).collect();
+                let mut share = vec![0.0; each];
+                comm.reduce_scatter(&data, &mut share, &vec![each; size], Op::Sum)
+                    .expect("equal shares");
+                let sum = |i| (0..size).map(|of| term(of, rank * each + i)).sum::<f64>();
+                let right: Vec<f64> = (0..each).map(sum).collect();
+                assert_eq!(share, right, "{each} on {size} ranks");
+            }
         });
     }
 }

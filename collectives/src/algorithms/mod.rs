@@ -187,8 +187,8 @@ impl Algorithm {
         Self::IN_SEGMENT.contains(self)
     }
 
-    /// What a rank's slot has room for: so many contributions or vectors, in so many pieces. None:
-    /// it has none.
+    /// The size of a rank's slot, in vectors (or contributions of a rank), and the number of its
+    /// pieces. None for plans without slots.
     pub fn slot(&self, call: &Call) -> Option<(u32, u32)> {
         match self {
             Self::OnePhase => Some((call.slots(), call.slots())),

@@ -24,10 +24,17 @@
 //! Failure as a poisoned input that spreads along the graph: M. Bauer, S. Treichler,
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
+mod exchange;
+mod segment;
+
+pub use exchange::{differs, rank_failed};
+pub use segment::advance_flags;
+
+use self::exchange::{begin_exchange, has_exchanged};
+use self::segment::segment_step;
 use super::foreign::Foreign;
-use super::in_segment::{self, At, Segment, Waited};
+use super::in_segment::{At, Segment};
 use super::inline::{Begun, Desk, InSegment};
-use super::one_kernel::Exchanging;
 use super::program::{Action, Program, TAG_BITS};
 use super::run::{COPY, Combination, HALF, Phase, Run, Work, copy};
 use super::step::{self, Messages, Started, Taken};
@@ -39,8 +46,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::matching::INTERNAL_TAG;
 use crate::slab::{self, Slab};
 use crate::view::RawView;
-use osier_collectives::Region;
-use osier_kernels::exchange::{Exchange, Verdict};
+use osier_kernels::exchange::Exchange;
 use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -673,130 +679,6 @@ fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u
     }
 }
 
-/// Takes a step of a plan whose ranks share a segment, or gives it up if the run fails: its
-/// flag says so, and what peers may still read stays until they have.
-fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
-    let (action, segment) = run.place(instance);
-    let at = At {
-        call: run.number,
-        segment: segment as u16,
-    };
-    let taken = match (action, run.phase == Phase::Failing) {
-        (Action::Leave, _) => in_segment::execute(&action, at, driver, run),
-        (Action::Raise { .. }, true) => {
-            driver.raise_failed(at, run.failed_rank());
-            in_segment::Taken::Done
-        }
-        (Action::Await { from, phase }, true) if run.published => {
-            match driver.flag(at, from, phase) {
-                Waited::For(peer) => in_segment::Taken::Waits(peer),
-                Waited::Done(_) | Waited::Failed(..) => in_segment::Taken::Done,
-            }
-        }
-        (_, true) => in_segment::Taken::Done,
-        (Action::Fold { left, right, into }, false) if run.combines_by_foreign_code() => {
-            let operands = in_segment::operands(driver, run, at, (left, right, into));
-            match operands.and_then(|all| run.folding(all)) {
-                Ok(work) => {
-                    // The run's memory and operator outlive it: it counts as an operation.
-                    run.in_flight += 1;
-                    return driver.combine(run.id, instance, work);
-                }
-                Err(e) => in_segment::Taken::Failed(e, NOBODY),
-            }
-        }
-        (_, false) => in_segment::execute(&action, at, driver, run),
-    };
-    match taken {
-        in_segment::Taken::Done => {
-            run.published |= matches!(action, Action::Publish { .. });
-            run.complete(instance);
-        }
-        in_segment::Taken::Waits(peer) => {
-            run.awaits = Some((instance, peer));
-            run.in_flight += 1;
-            let awaiting = &mut driver.executor().awaiting;
-            if !awaiting.contains(&run.id) {
-                awaiting.push(run.id);
-            }
-        }
-        in_segment::Taken::Failed(e, failed_rank) => {
-            run.complete(instance);
-            fail(driver, run, e, failed_rank);
-        }
-    }
-}
-
-/// Asks after the flags that runs wait for. True if any was raised.
-pub fn advance_flags<D: Driver>(driver: &mut D) -> bool {
-    let (mut any, mut at) = (false, 0);
-    while let Some(&id) = driver.executor().awaiting.get(at) {
-        let Some(mut run) = driver.executor().take_out(id) else {
-            driver.executor().awaiting.swap_remove(at);
-            continue;
-        };
-        if let Some((instance, _)) = run.awaits.take() {
-            run.in_flight -= 1;
-            segment_step(driver, &mut run, instance);
-            let waits = run.awaits.is_some_and(|(same, _)| same == instance);
-            if !waits {
-                any = true;
-                go_on(driver, &mut run);
-            }
-        }
-        match run.awaits {
-            Some(_) => at += 1,
-            None => drop(driver.executor().awaiting.swap_remove(at)),
-        }
-        put_back(driver, run);
-    }
-    any
-}
-
-/// Begins a reduction that is one kernel of each rank.
-#[cold]
-fn begin_exchange<D: Driver>(
-    driver: &mut D,
-    run: &mut Run,
-    instance: u32,
-    regions: (Region, Region),
-) {
-    let begun = match (
-        driver.lost(run.tags | EXCHANGE),
-        driver.executor().exchange(),
-    ) {
-        (Some((e, failed_rank)), exchange) => {
-            // No rank comes to its end.
-            if let Some(exchange) = exchange {
-                exchange.stop();
-            }
-            run.set_failed_rank(failed_rank);
-            Err(e)
-        }
-        (None, Some(exchange)) => {
-            let exchange = exchange.clone();
-            run.begin_exchange(driver.devices(), &exchange, regions)
-        }
-        (None, None) => Err(Error::new(
-            ErrorKind::Unavailable,
-            "no inboxes of this communicator's ranks are open",
-        )),
-    };
-    match begun {
-        Ok(exchanging) => {
-            driver.count_combined();
-            works_on(driver, run, instance, Work::Exchange(Box::new(exchanging)));
-        }
-        Err(e) => {
-            let (action, segment) = run.place(instance);
-            let failed_rank = run.failed_rank();
-            give_up_step(driver, run, action, segment);
-            run.complete(instance);
-            fail(driver, run, e, failed_rank);
-        }
-    }
-}
-
 /// A device takes a step.
 fn works_on<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, work: Work) {
     run.works.push((instance, work));
@@ -968,51 +850,6 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
         any |= moved;
     }
     any
-}
-
-/// Whether an exchange has its result; else an error, and the failed rank of the job.
-fn has_exchanged<D: Driver>(
-    driver: &mut D,
-    exchanging: &mut Exchanging,
-    tags: u32,
-) -> std::result::Result<bool, (Error, u32)> {
-    let verdict = exchanging.poll().map_err(|e| (e.into(), NOBODY))?;
-    let Some(verdict) = verdict else {
-        if exchanging.asks() && driver.lost(tags | EXCHANGE).is_some() {
-            exchanging.lost();
-        }
-        return Ok(false);
-    };
-    let e = match verdict {
-        Verdict::Fine => return Ok(true),
-        Verdict::Failed(rank) => rank_failed(rank),
-        Verdict::Differs(rank) => differs(rank, driver.own() as usize),
-        Verdict::Stopped => {
-            let stopped = || {
-                let told = "the kernel was told to stop, as a rank took no part";
-                (Error::new(ErrorKind::Cancelled, told), NOBODY)
-            };
-            return Err(driver.lost(tags | EXCHANGE).unwrap_or_else(stopped));
-        }
-    };
-    Err((e, NOBODY))
-}
-
-/// The error of a collective in which another rank has failed.
-#[cold]
-pub fn rank_failed(rank: usize) -> Error {
-    let told = format!("rank {rank} has failed in this collective (hint: its own error says why)");
-    Error::new(ErrorKind::Cancelled, told)
-}
-
-/// The error of an exchange with a rank that combines something else.
-#[cold]
-pub fn differs(rank: usize, own: usize) -> Error {
-    let told = format!(
-        "rank {rank} combines other elements than rank {own}, or makes another call (hint: all \
-         ranks pass the same count, type and operator)"
-    );
-    Error::new(ErrorKind::Argument, told)
 }
 
 /// Fails a run: notifies its peers, and makes its operations give their memory back.

@@ -98,6 +98,9 @@ pub trait Segment {
     /// Raises this rank's flag; `bytes` are those of its contribution.
     fn raise(&mut self, at: At, phase: u16, bytes: u64);
 
+    /// Whether this rank may write its flag: peers are done with the call of this parity before.
+    fn may_raise(&mut self, at: At) -> Waited<()>;
+
     /// Raises a flag that says that this rank has failed, for this one of the job.
     fn raise_failed(&mut self, at: At, failed_rank: u32);
 
@@ -128,7 +131,7 @@ pub trait Places {
     fn own(&mut self, region: Region, segment: u16) -> RawView;
 
     /// The same where it has no gaps.
-    fn span(&mut self, region: Region, segment: u16) -> Option<Span>;
+    fn contiguous(&mut self, region: Region, segment: u16) -> Option<Contiguous>;
 
     /// Where a peer's pieces lie in its slot, its input or its result, in one segment.
     fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize>;
@@ -175,20 +178,20 @@ impl Taken {
 
 /// Contiguous memory of this rank's own, during a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub struct Contiguous {
     pub at: *mut u8,
     pub bytes: usize,
 }
 
-// SAFETY: invariant 2: the call's own memory, which whoever takes the step may use.
-unsafe impl Send for Span {}
+// SAFETY: invariant 2: memory of the call, which any thread that executes the step may use.
+unsafe impl Send for Contiguous {}
 // SAFETY: invariant 2: an address and a length, which do not change.
-unsafe impl Sync for Span {}
+unsafe impl Sync for Contiguous {}
 
 /// An operand that is combined, or a source that is copied.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    Own(Span),
+    Own(Contiguous),
     /// A peer's memory, from this offset on.
     Peer(PeerMemory, usize),
 }
@@ -201,7 +204,7 @@ fn source<S: Segment, P: Places>(
     operand: Operand,
 ) -> Result<Source> {
     let Some(peer) = operand.of else {
-        return Ok(Source::Own(own_span(places, at, operand.data)?));
+        return Ok(Source::Own(own_contiguous(places, at, operand.data)?));
     };
     let part = match operand.data.buffer {
         Buffer::Scratch(_) => Part::Slot(places.slot_bytes()),
@@ -214,8 +217,8 @@ fn source<S: Segment, P: Places>(
 }
 
 #[inline]
-fn own_span<P: Places>(places: &mut P, at: At, data: Region) -> Result<Span> {
-    places.span(data, at.segment).ok_or_else(|| {
+fn own_contiguous<P: Places>(places: &mut P, at: At, data: Region) -> Result<Contiguous> {
+    places.contiguous(data, at.segment).ok_or_else(|| {
         let told = "operands with gaps cannot be combined in place";
         Error::new(ErrorKind::Argument, told)
     })
@@ -231,10 +234,10 @@ pub fn operands<S: Segment, P: Places>(
     places: &mut P,
     at: At,
     (left, right, into): (Operand, Operand, Region),
-) -> Result<(Source, Source, Span)> {
+) -> Result<(Source, Source, Contiguous)> {
     let left = source(segment, places, at, left)?;
     let right = source(segment, places, at, right)?;
-    Ok((left, right, own_span(places, at, into)?))
+    Ok((left, right, own_contiguous(places, at, into)?))
 }
 
 /// Takes one step. Steps of other plans are none of it.
@@ -280,13 +283,13 @@ pub fn execute<S: Segment, P: Places>(
         Action::Copy { from, to } => {
             let slot = is_slot(to) && places.slot_bytes() > BESIDE_FLAG_BYTES;
             let lends = slot && places.lends();
-            let span = places.span(from, at.segment);
+            let span = places.contiguous(from, at.segment);
             let long = span.filter(|span| lends && span.bytes >= LEAST_LENT);
             let memory = long.map(|span| (span.at.cast_const(), span.bytes));
             if slot && (segment.lend(at, memory) && memory.is_some()) {
                 return Taken::Done;
             }
-            match (span, places.span(to, at.segment)) {
+            match (span, places.contiguous(to, at.segment)) {
                 (Some(from), Some(to)) if from.bytes == to.bytes => {
                     // SAFETY: invariant 2: as many bytes each; they may overlap.
                     unsafe { copy_short(from.at, to.at, from.bytes) };
@@ -301,7 +304,7 @@ pub fn execute<S: Segment, P: Places>(
         Action::Read { from, data, into } => {
             let source = source(segment, places, at, Operand::of_peer(from, data));
             let done = source.and_then(|source| {
-                let bytes = match places.span(into, at.segment) {
+                let bytes = match places.contiguous(into, at.segment) {
                     Some(into) => {
                         // SAFETY: invariant 2: as many bytes of this rank's own.
                         unsafe { source.copy_to(0, into.at, into.bytes) }?;
@@ -398,10 +401,10 @@ fn with_warm<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
     result
 }
 
-/// Copies bytes, of which there are few as a rule.
+/// Copies `bytes` bytes, quickest if they are 4 or 8.
 ///
 /// # Safety
-/// Both are of this rank's call, for so many bytes; they may overlap.
+/// `from` is readable and `to` writable for `bytes` bytes; they may overlap.
 #[inline]
 unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
     match bytes {
@@ -506,7 +509,7 @@ pub fn fold(
     by: Fitted<'_>,
     left: &Source,
     right: &Source,
-    Span { at: to, bytes }: Span,
+    Contiguous { at: to, bytes }: Contiguous,
 ) -> Result<()> {
     if bytes == 0 {
         return Ok(());
@@ -591,12 +594,12 @@ fn fold_copies(
 impl Places for Desk<'_> {
     #[inline]
     fn own(&mut self, region: Region, segment: u16) -> RawView {
-        let Span { at, bytes } = self.place(region, segment);
+        let Contiguous { at, bytes } = self.place(region, segment);
         RawView::untyped(at, bytes)
     }
 
     #[inline]
-    fn span(&mut self, region: Region, segment: u16) -> Option<Span> {
+    fn contiguous(&mut self, region: Region, segment: u16) -> Option<Contiguous> {
         Some(self.place(region, segment))
     }
 
@@ -663,8 +666,8 @@ mod tests {
         }
     }
 
-    fn view(bytes: &mut [u8]) -> Span {
-        Span {
+    fn view(bytes: &mut [u8]) -> Contiguous {
+        Contiguous {
             at: bytes.as_mut_ptr(),
             bytes: bytes.len(),
         }

@@ -15,7 +15,7 @@
 //! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`], and in a segment as many lines
 //!    as its pieces need; a run that takes up the program copies scratch to its own.
 
-use super::in_segment::{self, At, Segment, Span};
+use super::in_segment::{self, At, Contiguous, Segment};
 use super::memory::{Memory, longest_share, share};
 use super::operator::Fitted;
 use super::program::Action;
@@ -133,7 +133,7 @@ pub struct Desk<'a> {
     scratch: [Line; MOST_SCRATCH],
     /// In their place, where they are longer or more: this thread's warm memory,
     warm: Vec<Line>,
-    /// so many lines for each.
+    /// and the number of lines of each buffer there.
     lines_each: usize,
 }
 
@@ -437,7 +437,7 @@ impl Desk<'_> {
         self.operator
     }
 
-    /// The part of so many bytes that a segment is.
+    /// The range of a segment within `bytes` bytes.
     #[inline]
     fn share(&self, bytes: usize, segment: u16) -> Range<usize> {
         let of = self.in_segment.segments;
@@ -511,7 +511,7 @@ impl Desk<'_> {
 
     /// Memory of a region, in one segment.
     #[inline]
-    pub(super) fn place(&mut self, region: Region, segment: u16) -> Span {
+    pub(super) fn place(&mut self, region: Region, segment: u16) -> Contiguous {
         let (start, range) = match region.buffer {
             Buffer::Scratch(k) if self.is_slot(k) => (self.slot, self.in_slot(region, segment)),
             // Of a vector that is cut, it is like this rank's piece.
@@ -525,7 +525,7 @@ impl Desk<'_> {
             Buffer::Send => (self.small.send, self.in_buffer(region, segment)),
             Buffer::Recv => (self.small.recv, self.in_buffer(region, segment)),
         };
-        Span {
+        Contiguous {
             at: start.wrapping_add(range.start),
             bytes: range.len(),
         }
@@ -535,7 +535,7 @@ impl Desk<'_> {
 impl Regions for Desk<'_> {
     #[inline]
     fn view(&mut self, region: Region, _segment: u32) -> RawView {
-        let Span { at, bytes } = self.place(region, 0);
+        let Contiguous { at, bytes } = self.place(region, 0);
         RawView::untyped(at, bytes)
     }
 
@@ -579,8 +579,8 @@ pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Opt
 }
 
 /// Runs the steps of a segment as far as flags are raised in time: the instances that were
-/// taken, and the error of the last of them. `wait` says whether to look once more for a
-/// peer's, after so many looks in vain.
+/// taken, and the error of the last of them. `wait` gets the peer and the number of polls that
+/// found nothing, and says whether to poll again.
 #[inline]
 pub fn run_in_segment<S: Segment>(
     segment: &mut S,

@@ -74,7 +74,7 @@ pub struct Fitted<'a> {
 impl<'a> Fitted<'a> {
     /// An operator, with the fit that it has made.
     #[inline]
-    pub fn new<R: Reduction>(operator: &'a R, fit: &'a Fit) -> Self {
+    pub fn new(operator: &'a dyn Reduction, fit: &'a Fit) -> Self {
         Self {
             operator,
             fit,

@@ -18,7 +18,7 @@
 //!    apart.
 
 use super::graph::Schedule;
-use super::in_segment::{self, Source, Span};
+use super::in_segment::{self, Contiguous, Source};
 use super::memory::Memory;
 use super::one_kernel::Exchanging;
 use super::operator::{Fit, Fitted, Reduction};
@@ -95,7 +95,7 @@ pub struct Combination {
     /// Left, right and result of each piece.
     operands: Vec<[RawView; 3]>,
     /// The same where operands are a peer's.
-    folded: Option<(Source, Source, Span)>,
+    folded: Option<(Source, Source, Contiguous)>,
 }
 
 impl Combination {
@@ -107,8 +107,7 @@ impl Combination {
         match &self.folded {
             None => Ok(()),
             Some((left, right, into)) => {
-                let operator = self.combiner.get();
-                let by = Fitted::new(&operator, &self.fit);
+                let by = Fitted::new(self.combiner.get(), &self.fit);
                 in_segment::fold(by, left, right, *into)
             }
         }
@@ -455,7 +454,7 @@ impl Run {
     }
 
     /// The same of operands that are a peer's.
-    pub fn folding(&self, folded: (Source, Source, Span)) -> Result<Combination> {
+    pub fn folding(&self, folded: (Source, Source, Contiguous)) -> Result<Combination> {
         let (combiner, fit) = self.combiner.as_ref().ok_or_else(no_operator)?;
         Ok(Combination {
             combiner: combiner.clone(),
@@ -496,10 +495,10 @@ impl in_segment::Places for Run {
         self.memory.view(region, segment.into())
     }
 
-    fn span(&mut self, region: Region, segment: u16) -> Option<Span> {
+    fn contiguous(&mut self, region: Region, segment: u16) -> Option<Contiguous> {
         let view = self.memory.view(region, segment.into());
         let bytes = view.bytes();
-        Some(Span {
+        Some(Contiguous {
             at: view.as_contiguous()?,
             bytes,
         })
@@ -535,12 +534,7 @@ impl in_segment::Places for Run {
 
     fn operator(&self) -> Option<Fitted<'_>> {
         let (combiner, fit) = self.combiner.as_ref()?;
-        let operator = combiner.get();
-        Some(Fitted {
-            operator,
-            fit,
-            known: operator.predefined(fit),
-        })
+        Some(Fitted::new(combiner.get(), fit))
     }
 }
 

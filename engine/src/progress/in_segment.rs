@@ -194,6 +194,35 @@ impl Lane {
         Some((e, failed_rank))
     }
 
+    /// Whether a peer has raised the flag that says that it has failed in this call: the error,
+    /// and the failed rank of the job.
+    #[cold]
+    fn failed_flag(&mut self, at: At, peer: u32) -> Result<Option<(Error, u32)>> {
+        let set = set_of(at);
+        let Some(collective) = self.port.links.collective()? else {
+            return Ok(None);
+        };
+        let failed = match collective.flag(peer, set) {
+            Ok(raised) => raised.is_some_and(|r| r.call == at.call && r.progress == FAILED),
+            Err(e) => return Err(self.overwritten_in_segment(peer, e)),
+        };
+        if !failed {
+            return Ok(None);
+        }
+        let failed_rank = collective.failed_for(peer, set);
+        Ok(Some((
+            self.meets_failed_flag(peer, failed_rank),
+            failed_rank,
+        )))
+    }
+
+    #[cold]
+    fn meets_failed_flag(&mut self, peer: u32, failed_rank: u32) -> Error {
+        let e = self.meets_poison(peer, failed_rank);
+        self.port.failed_rank = NOBODY;
+        e
+    }
+
     /// What a peer has in the segment was overwritten: nothing of it is believed any more.
     #[cold]
     fn overwritten_in_segment(&mut self, peer: u32, e: TransportError) -> Error {
@@ -305,9 +334,14 @@ impl Segment for Lane {
             Ok(Ok(slot)) => Waited::Done(slot),
             Ok(Err(peer)) => {
                 // Its turn is to write where another has not made its slots yet, which it
-                // does when it enters.
+                // does when it enters, unless it fails before.
                 self.port.links.wake_members();
-                match self.lost_in_segment(peer) {
+                let failed = match self.failed_flag(at, peer) {
+                    Ok(failed) => failed,
+                    Err(e) => return Waited::Failed(e, NOBODY),
+                };
+                let failed = failed.or_else(|| self.failed_without_flag(at.call));
+                match failed.or_else(|| self.lost_in_segment(peer)) {
                     Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
                     None => Waited::For(peer),
                 }
@@ -376,6 +410,16 @@ impl Segment for Lane {
         steps::at(Phase::Posted, steps::FLAG);
     }
 
+    fn may_raise(&mut self, at: At) -> Waited<()> {
+        if !matches!(self.port.links.collective(), Ok(Some(_))) {
+            return Waited::Done(());
+        }
+        match self.not_done(at) {
+            Ok(Some(peer)) => Waited::For(peer),
+            Ok(None) | Err(_) => Waited::Done(()),
+        }
+    }
+
     #[cold]
     fn raise_failed(&mut self, at: At, failed_rank: u32) {
         let raised = Raised {
@@ -422,9 +466,7 @@ impl Segment for Lane {
         };
         if raised.call == at.call && raised.progress == FAILED {
             let failed_rank = collective.failed_for(from, set);
-            let e = self.meets_poison(from, failed_rank);
-            self.port.failed_rank = NOBODY;
-            return Waited::Failed(e, failed_rank);
+            return Waited::Failed(self.meets_failed_flag(from, failed_rank), failed_rank);
         }
         let said = match collective.said(from, set, at.call) {
             Ok(said) => said,

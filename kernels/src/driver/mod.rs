@@ -317,7 +317,7 @@ impl Driver {
             // SAFETY: the initialisers of the system's driver run.
             let library = unsafe { libloading::Library::new(LIBRARY) };
             let found = library.is_ok();
-            // It stays loaded, for whoever opens it next.
+            // The library stays loaded: a later call opens it again.
             std::mem::forget(library);
             found
         })

@@ -180,7 +180,7 @@ impl Communicator {
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
     }
 
-    /// Whether each rank's share of so many elements is as long as the result here.
+    /// Whether all counts are equal, and both buffers are as long as they say.
     #[inline]
     fn are_equal_shares(&self, counts: &[usize], send: Option<&RawView>, recv: &RawView) -> bool {
         let (Some(share), Some(send)) = (self.equal_shares(counts), send) else {

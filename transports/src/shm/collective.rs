@@ -162,9 +162,9 @@ pub struct Collective {
     channel: u64,
     /// By set, the last call whose flag was raised here.
     last: [Cell<Option<u32>>; 2],
-    /// What goes beside each flag of a call, by set.
+    /// What goes beside each flag of a call, by set,
     staged: Box<[Beside; 2]>,
-    /// so many words.
+    /// and the number of its words.
     staged_words: [Cell<usize>; 2],
     slots: Option<*mut u8>,
     of_peers: Box<[OnceLock<usize>]>,
@@ -499,7 +499,8 @@ impl Collective {
     }
 
     /// Memory for what peers read in a call: what goes beside the flag, [`PAGE_SLOT_BYTES`] in
-    /// a page, or a slot of [`SLOT_BYTES`], which is made when first asked for. The rank that has not made its own
+    /// a page, or a slot of [`SLOT_BYTES`], which is made when first asked for. The rank that has
+    /// not made its own
     /// yet, if it is that one's turn.
     ///
     /// # Errors

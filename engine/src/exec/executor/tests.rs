@@ -1,7 +1,7 @@
 //! The executor without a lane: ranks as values, messages in queues, ends in any order.
 
 use super::*;
-use crate::exec::in_segment::{FAILED, Part};
+use crate::exec::in_segment::{FAILED, Part, Waited};
 use crate::exec::lower::lower;
 use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::operator::{Data, Fit, Reduction};
@@ -284,6 +284,13 @@ impl Segment for Rank {
         let own = &mut self.net.borrow_mut().segment[self.own as usize];
         own.bytes = bytes;
         own.flags[set_of(at)] = Some((at, phase));
+    }
+
+    fn may_raise(&mut self, _at: At) -> Waited<()> {
+        match self.net.borrow_mut().random.below(3) {
+            0 => Waited::For(self.own),
+            _ => Waited::Done(()),
+        }
     }
 
     fn raise_failed(&mut self, at: At, _failed_rank: u32) {
