@@ -13,12 +13,16 @@ use osier_collectives::{Call, Operation};
 use osier_datatype::{Element, Operator};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
-use osier_engine::exec::inline::{self, Begun, Call as InlineCall, Desk, Refused, Small};
+use osier_engine::exec::inline::{
+    self, Begun, Call as InlineCall, Desk, InlineSchedule, Refused, Small,
+};
 use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
-use osier_engine::exec::program::Action;
+use osier_engine::exec::program::{Action, Program};
+use osier_engine::exec::short::{Depends, ShortCall};
 use osier_engine::exec::step::{Messages, Started};
 use osier_engine::matching::Pattern;
 use osier_engine::progress::cell::LaneGuard;
+use osier_engine::progress::in_segment::short_calls::{Numbers, Short};
 use osier_engine::progress::lane::Lane;
 use osier_engine::view::RawView;
 
@@ -281,19 +285,94 @@ impl Communicator {
         by: Option<Fitted<'_>>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
         let mut lane = self.lane().lock();
-        let kept = lane.executor.inline_program(key, small.bytes);
+        let of = Depends {
+            key,
+            bytes: small.bytes,
+            known: by.and_then(|by| by.known),
+        };
+        if lane.idle()
+            && let Some(short) = lane.executor.short_calls.take(&of)
+        {
+            return self.run_short(lane, short, small, by);
+        }
+        self.run_steps(lane, of, small, by)
+    }
+
+    /// A call that is worked out.
+    #[inline]
+    fn run_short(
+        &self,
+        mut lane: LaneGuard<'_>,
+        short: Box<ShortCall>,
+        small: Small,
+        by: Option<Fitted<'_>>,
+    ) -> Option<Option<(Begun, Option<Error>)>> {
+        let mut desk = Desk::new(small, by);
+        let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
+        let end = lane.run_short(&short, &mut desk, wait);
+        if let Short::Done = end {
+            lane.executor.short_calls.keep(short);
+            self.core().after(&mut lane);
+            return None;
+        }
+        self.continue_short(lane, short, &mut desk, end)
+    }
+
+    #[cold]
+    fn continue_short(
+        &self,
+        mut lane: LaneGuard<'_>,
+        short: Box<ShortCall>,
+        desk: &mut Desk<'_>,
+        end: Short,
+    ) -> Option<Option<(Begun, Option<Error>)>> {
+        let program = short.program.clone();
+        lane.executor.short_calls.keep(short);
+        if let Some(with) = program.inline.as_ref().and_then(InlineSchedule::in_segment) {
+            desk.work_in(with);
+        }
+        let from = match end {
+            Short::Taken(numbers, taken) => (numbers, taken),
+            Short::Done | Short::NotBegun => (self.begin_in_segment(&mut lane, &program), 0),
+        };
+        self.run_in_segment(lane, &program, from, desk)
+    }
+
+    #[inline]
+    fn begin_in_segment(&self, lane: &mut Lane, program: &Program) -> Numbers {
+        let tags = lane.executor.next_tags();
+        let call = lane.executor.number_of(tags);
+        let with = program.inline.as_ref().and_then(InlineSchedule::in_segment);
+        let segments = with.map_or(1, |with| with.segments);
+        lane.begins_in_segment(call, segments, program.changes_hands);
+        Numbers { tags, call }
+    }
+
+    /// A call whose steps are taken as they are.
+    fn run_steps(
+        &self,
+        mut lane: LaneGuard<'_>,
+        of: Depends,
+        small: Small,
+        by: Option<Fitted<'_>>,
+    ) -> Option<Option<(Begun, Option<Error>)>> {
+        let kept = lane.executor.inline_program(of.key, small.bytes);
         let Some((program, steps)) = kept.filter(|_| lane.idle()) else {
             return Some(None);
         };
-        let tags = lane.executor.next_tags();
-        if let Some((steps, with)) = lane.executor.inline_in_segment(program) {
+        if let Some((program, with)) = lane.executor.inline_in_segment(program) {
             let with = with.of_unit(by.map_or(1, |by| by.fit.unit));
-            let call = lane.executor.number_of(tags);
-            lane.begins_in_segment(call, with.segments, with.changes_hands);
             let mut desk = Desk::new(small, by);
             desk.work_in(with);
-            return self.run_in_segment(lane, (program, &steps.actions), (tags, call), &mut desk);
+            if lane.executor.short_calls.is_wanted(&of)
+                && let Some(short) = ShortCall::new(of, &program, &desk)
+            {
+                lane.executor.short_calls.keep(Box::new(short));
+            }
+            let numbers = self.begin_in_segment(&mut lane, &program);
+            return self.run_in_segment(lane, &program, (numbers, 0), &mut desk);
         }
+        let tags = lane.executor.next_tags();
         let mut desk = Desk::new(small, by);
         let mut caller = Caller {
             comm: self,
@@ -310,22 +389,25 @@ impl Communicator {
         Some(begun.map(|begun| (begun, error)))
     }
 
-    /// The same where flags lie in the ranks' segment.
+    /// The same where flags lie in the ranks' segment, behind the first `taken` steps.
     #[inline]
     fn run_in_segment(
         &self,
         mut lane: LaneGuard<'_>,
-        (program, actions): (usize, &[Action]),
-        (tags, call): (u32, u32),
+        program: &Program,
+        (numbers, taken): (Numbers, usize),
         desk: &mut Desk<'_>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
+        let Numbers { tags, call } = numbers;
+        let actions = &program.actions;
         let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
-        let (taken, error) = inline::run_in_segment(&mut *lane, (actions, call), desk, wait);
+        let (taken, error) = inline::run_in_segment(&mut *lane, (actions, call, taken), desk, wait);
         if taken == actions.len() * desk.cut_into() as usize && error.is_none() {
             self.core().after(&mut lane);
             return None;
         }
-        let begun = lane.executor.begun(program, taken, tags, desk);
+        let begun = program.inline.as_ref();
+        let begun = begun.map(|inline| inline.begun(taken, tags, desk));
         Some(begun.map(|begun| (begun, error.map(|(e, _)| e))))
     }
 

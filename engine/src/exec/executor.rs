@@ -36,6 +36,7 @@ use super::foreign::Foreign;
 use super::in_segment::{At, Segment};
 use super::inline::{Begun, Desk, InSegment};
 use super::program::{Action, Program, TAG_BITS};
+use super::short::ShortCalls;
 use super::run::{COPY, Combination, HALF, Phase, Run, Work, copy};
 use super::step::{self, Messages, Started, Taken};
 use crate::check::Site;
@@ -192,6 +193,7 @@ pub struct Executor {
     #[expect(clippy::vec_box, reason = "boxes to be used again")]
     spare: Vec<Box<Run>>,
     programs: Vec<(u64, Arc<Program>)>,
+    pub short_calls: ShortCalls,
     sequence: u32,
     /// Of persistent calls.
     reserved: u32,
@@ -321,6 +323,7 @@ impl Executor {
     pub fn keep_program(&mut self, key: u64, program: Arc<Program>) {
         if self.programs.len() >= KEPT_PROGRAMS {
             self.programs.truncate(KEPT_PROGRAMS / 2);
+            self.short_calls.clear();
         }
         self.programs.push((key, program));
     }
@@ -328,6 +331,13 @@ impl Executor {
     /// Forgets all programs.
     pub fn forget_programs(&mut self) {
         self.programs.clear();
+        self.short_calls.clear();
+    }
+
+    /// The number of the next call.
+    #[inline]
+    pub fn next_number(&self) -> u32 {
+        self.sequence
     }
 
     /// Upper part of the tags of the next run: all ranks begin their runs in the same

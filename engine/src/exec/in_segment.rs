@@ -45,9 +45,9 @@ pub const MOST_SEGMENTS: u32 = 4096;
 /// first-level cache.
 const NEAR_BYTES: usize = 8 << 10;
 /// Lines of shorter pieces are not taken: see [`PeerMemory::take_lines`].
-const LEAST_TAKEN: usize = 256;
+pub(crate) const LEAST_TAKEN: usize = 256;
 /// Shorter memory is copied to the slot: who lends waits for its readers.
-const LEAST_LENT: usize = 16 << 10;
+pub(super) const LEAST_LENT: usize = 16 << 10;
 /// Bytes of another process's operand that the kernel copies at a time.
 const ATTACH_BYTES: usize = 64 << 10;
 
@@ -406,7 +406,7 @@ fn with_warm<R>(bytes: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
 /// # Safety
 /// `from` is readable and `to` writable for `bytes` bytes; they may overlap.
 #[inline]
-unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
+pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
     match bytes {
         // As one load and one store.
         // SAFETY: invariant 2, by the caller's contract.

@@ -20,6 +20,7 @@ use super::memory::{Memory, longest_share, share};
 use super::operator::Fitted;
 use super::program::Action;
 use super::run::combine;
+use super::short;
 use super::step::{self, Messages, Regions, Taken};
 use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::select::AT_ONCE_BYTES;
@@ -411,7 +412,8 @@ impl Desk<'_> {
         lines.as_mut_ptr().cast()
     }
 
-    pub(super) fn slot_at(&mut self, at: *mut u8) {
+    #[inline]
+    pub(crate) fn slot_at(&mut self, at: *mut u8) {
         self.slot = at;
     }
 
@@ -509,6 +511,40 @@ impl Desk<'_> {
         start..start + range.len()
     }
 
+    /// Where a region lies of a call that is not cut, by its offset there.
+    pub(super) fn offset(&self, region: Region) -> (short::Memory, Range<usize>) {
+        match region.buffer {
+            Buffer::Scratch(k) if self.is_slot(k) => {
+                (short::Memory::Slot, self.in_slot(region, 0))
+            }
+            Buffer::Scratch(k) => {
+                let lines = usize::from(k) * MOST_BYTES;
+                let range = self.in_buffer(region, 0);
+                (short::Memory::Scratch, lines + range.start..lines + range.end)
+            }
+            Buffer::Send => (short::Memory::Send, self.in_buffer(region, 0)),
+            Buffer::Recv => (short::Memory::Recv, self.in_buffer(region, 0)),
+        }
+    }
+
+    /// Whether the call is in one piece, and scratch within the desk.
+    pub(super) fn has_short_scratch(&self) -> bool {
+        let with = &self.in_segment;
+        let whole = with.cut <= 1 && with.segments <= 1;
+        whole && self.warm.is_empty() && with.lines_each(self.small.bytes) <= 1
+    }
+
+    /// Where moves of a short call find their memory, but for peers'.
+    #[inline]
+    pub(crate) fn at(&mut self, memory: short::Memory) -> *mut u8 {
+        match memory {
+            short::Memory::Send => self.small.send,
+            short::Memory::Recv => self.small.recv,
+            short::Memory::Scratch => self.scratch_at(0),
+            short::Memory::Slot | short::Memory::Peer(_) => self.slot,
+        }
+    }
+
     /// Memory of a region, in one segment.
     #[inline]
     pub(super) fn place(&mut self, region: Region, segment: u16) -> Contiguous {
@@ -578,23 +614,24 @@ pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Opt
     (taken, None)
 }
 
-/// Runs the steps of a segment as far as flags are raised in time: the instances that were
-/// taken, and the error of the last of them. `wait` gets the peer and the number of polls that
-/// found nothing, and says whether to poll again.
+/// Runs the steps of a segment, behind the first `taken`, as far as flags are raised in time: the
+/// instances that were taken, and the error of the last of them. `wait` gets the peer and the
+/// number of polls that found nothing, and says whether to poll again.
 #[inline]
 pub fn run_in_segment<S: Segment>(
     segment: &mut S,
-    (actions, call): (&[Action], u32),
+    (actions, call, mut taken): (&[Action], u32, usize),
     desk: &mut Desk<'_>,
     mut wait: impl FnMut(&mut S, u32, u32) -> bool,
 ) -> (usize, Option<(Error, u32)>) {
-    let mut taken = 0;
     for number in 0..desk.cut_into() as u16 {
         let at = At {
             call,
             segment: number,
         };
-        for action in actions {
+        let before = usize::from(number) * actions.len();
+        let ahead = actions.get(taken - before..).unwrap_or(&[]);
+        for action in ahead {
             let mut looks = 0;
             loop {
                 match in_segment::execute(action, at, segment, desk) {

@@ -39,4 +39,5 @@ pub mod operator;
 pub mod program;
 pub mod reduce_local;
 pub mod run;
+pub mod short;
 pub mod step;

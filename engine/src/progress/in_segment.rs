@@ -11,6 +11,8 @@
 //!    so they are equal on all ranks that make the same calls. Ranks that find another's bytes
 //!    to differ begin to count anew.
 
+pub mod short_calls;
+
 use super::failures::ended;
 use super::lane::Lane;
 #[cfg(debug_assertions)]

@@ -17,7 +17,7 @@ pub mod core;
 mod driver;
 pub mod enqueued;
 mod failures;
-mod in_segment;
+pub mod in_segment;
 pub mod inspect;
 pub mod lane;
 pub mod links;

@@ -1,0 +1,201 @@
+//! Short calls: plans of one phase, worked out for one length, operator and type.
+//!
+//! An 8-byte allreduce of two ranks is six steps, which wait 40 ns for a cache line; to find
+//! the program and to work out where each region lies takes longer. So a communicator keeps
+//! what it has worked out for the calls that it makes again and again: moves between places,
+//! each an offset within memory that the call knows. The lane takes them
+//! ([`crate::progress::short_calls`]); what is unusual, it leaves to the steps of the program,
+//! which go on from there, one for one.
+//!
+//! # Invariants
+//! 1. A move reads and writes inside its memory: offsets and lengths are those of the regions of
+//!    a checked plan, for buffers of the length that the call depends on.
+
+use super::in_segment::LEAST_LENT;
+use super::inline::Desk;
+use super::program::{Action, Program};
+use osier_collectives::{Operand, Region};
+use osier_datatype::{Element, Operator};
+use std::sync::Arc;
+
+/// Bytes of a slot: of longer ones, the copies count.
+const MOST_SLOT_BYTES: usize = 8 << 10;
+const _: () = assert!(MOST_SLOT_BYTES < LEAST_LENT);
+
+/// What a short call depends on, but for the communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depends {
+    /// The program's key.
+    pub key: u64,
+    /// Bytes of a piece.
+    pub bytes: usize,
+    /// Operator and elements of a reduction.
+    pub known: Option<(Operator, Element)>,
+}
+
+/// Where a place is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    Send,
+    Recv,
+    Scratch,
+    /// What this rank writes for its peers,
+    Slot,
+    /// and what a peer has written.
+    Peer(u32),
+}
+
+/// A place, by its offset there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub of: Memory,
+    pub offset: u32,
+}
+
+/// A step of a program with its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    Enter,
+    Raise {
+        phase: u16,
+    },
+    Await {
+        from: u32,
+        phase: u16,
+    },
+    Copy {
+        from: Place,
+        to: Place,
+        bytes: u32,
+    },
+    Fold {
+        left: Place,
+        right: Place,
+        into: Place,
+        bytes: u32,
+    },
+    Leave,
+}
+
+/// A call that is worked out.
+#[derive(Debug)]
+pub struct ShortCall {
+    pub of: Depends,
+    pub moves: Box<[Move]>,
+    pub slot_bytes: usize,
+    /// One rank reads each piece of a slot.
+    pub one_reader: bool,
+    /// Whose steps these are, one for one.
+    pub program: Arc<Program>,
+}
+
+impl ShortCall {
+    /// None: it is not short, not of one phase, or cannot be combined here.
+    pub fn new(of: Depends, program: &Arc<Program>, desk: &Desk<'_>) -> Option<Self> {
+        let slot_bytes = desk.bytes_of_slot();
+        let short = desk.has_short_scratch() && slot_bytes <= MOST_SLOT_BYTES;
+        if !short || !program.in_segment || program.publishes {
+            return None;
+        }
+        if let Some((operator, element)) = of.known {
+            let mut none = [0u8; 0];
+            operator.combine(element, &mut none, &[]).ok()?;
+        }
+        let moves = program.actions.iter().map(|action| match *action {
+            Action::Enter => Some(Move::Enter),
+            Action::Raise { phase } => Some(Move::Raise { phase }),
+            Action::Await { from, phase } => Some(Move::Await { from, phase }),
+            Action::Leave => Some(Move::Leave),
+            Action::Copy { from, to } => copied(desk, Operand::own(from), to),
+            Action::Read { from, data, into } => copied(desk, Operand::of_peer(from, data), into),
+            Action::Fold { left, right, into } => {
+                of.known?;
+                let (left, left_bytes) = place(desk, left)?;
+                let (right, right_bytes) = place(desk, right)?;
+                let (into, bytes) = place(desk, Operand::own(into))?;
+                (left_bytes == bytes && right_bytes == bytes).then_some(Move::Fold {
+                    left,
+                    right,
+                    into,
+                    bytes,
+                })
+            }
+            _ => None,
+        });
+        Some(Self {
+            of,
+            moves: moves.collect::<Option<_>>()?,
+            slot_bytes,
+            one_reader: program.one_reader,
+            program: program.clone(),
+        })
+    }
+}
+
+fn copied(desk: &Desk<'_>, from: Operand, to: Region) -> Option<Move> {
+    let (from, from_bytes) = place(desk, from)?;
+    let (to, bytes) = place(desk, Operand::own(to))?;
+    (from_bytes == bytes).then_some(Move::Copy { from, to, bytes })
+}
+
+/// Where an operand lies, and its bytes. None: elsewhere than in slots, of a peer.
+fn place(desk: &Desk<'_>, operand: Operand) -> Option<(Place, u32)> {
+    let (own, range) = desk.offset(operand.data);
+    let of = match (operand.of, own) {
+        (None, own) => own,
+        (Some(peer), Memory::Slot) => Memory::Peer(peer),
+        (Some(_), _) => return None,
+    };
+    let offset = u32::try_from(range.start).ok()?;
+    let bytes = u32::try_from(range.len()).ok()?;
+    Some((Place { of, offset }, bytes))
+}
+
+/// Short calls that are kept.
+#[derive(Default)]
+pub struct ShortCalls {
+    kept: [Kept; KEPT],
+}
+
+/// Places for them.
+const KEPT: usize = 32;
+
+#[derive(Default)]
+struct Kept {
+    call: Option<Box<ShortCall>>,
+    /// The last that was asked for in vain: a call is worked out when it comes a second time.
+    missed: Option<Depends>,
+}
+
+impl ShortCalls {
+    #[inline]
+    fn at(of: &Depends) -> usize {
+        let mixed = (of.key ^ (of.bytes as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 59) as usize % KEPT
+    }
+
+    /// Takes one out, while it is used.
+    #[inline]
+    pub fn take(&mut self, of: &Depends) -> Option<Box<ShortCall>> {
+        let kept = &mut self.kept[Self::at(of)];
+        kept.call.take_if(|call| call.of == *of)
+    }
+
+    /// Puts one back, or a new one.
+    #[inline]
+    pub fn keep(&mut self, call: Box<ShortCall>) {
+        let at = Self::at(&call.of);
+        self.kept[at].call = Some(call);
+    }
+
+    /// Whether a call is to be worked out: not what comes only once.
+    pub fn is_wanted(&mut self, of: &Depends) -> bool {
+        let kept = &mut self.kept[Self::at(of)];
+        kept.missed.replace(*of) == Some(*of)
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
