@@ -238,6 +238,15 @@ impl Links {
         }
     }
 
+    /// The same, if it was there before.
+    #[inline]
+    pub fn opened_collective(&self) -> Option<&Collective> {
+        match &self.remote {
+            Remote::Shm(e) => e.opened_collective(),
+            Remote::Sim(_) | Remote::None => None,
+        }
+    }
+
     /// Whether the members may have one.
     pub fn has_collective(&self) -> bool {
         matches!(&self.remote, Remote::Shm(e) if e.has_collective())

@@ -598,6 +598,12 @@ impl ShmEndpoint {
         Ok(self.collective.as_mut())
     }
 
+    /// The same, if it was there before.
+    #[inline]
+    pub fn opened_collective(&self) -> Option<&Collective> {
+        self.collective.as_ref()
+    }
+
     #[cold]
     fn open_collective(&mut self) -> Result<(), TransportError> {
         self.collective = Collective::open(&self.rank, self.channel, &self.members)?;

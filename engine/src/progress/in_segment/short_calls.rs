@@ -14,8 +14,10 @@ use crate::progress::steps::{self, Phase};
 use crate::exec::in_segment::{LEAST_TAKEN, copy_short};
 use crate::exec::inline::Desk;
 use crate::exec::short::{Memory, Move, Place, ShortCall};
+use crate::progress::links::Links;
+use crate::progress::port::Port;
 use osier_transports::PeerMemory;
-use osier_transports::shm::{BESIDE_FLAG_BYTES, Done, Raised, Said};
+use osier_transports::shm::{BESIDE_FLAG_BYTES, Collective, Done, Raised, Said};
 
 /// How far a short call is.
 pub enum Short {
@@ -102,31 +104,45 @@ impl Lane {
         if short.program.changes_hands {
             self.port.in_segment.turns[set] = turn.wrapping_add(1);
         }
-        for (taken, step) in short.moves.iter().enumerate() {
-            let mut looks = 0;
-            loop {
-                match self.move_short(short, step, (number, turn), desk) {
-                    Moved::Done => break,
-                    Moved::For(peer) => {
-                        looks += 1;
-                        if wait(self, peer, looks) {
-                            continue;
-                        }
-                    }
-                    Moved::Unusual => {}
-                }
-                self.port.in_segment.begun.push(Begun {
-                    call: number,
-                    before,
-                    turns,
-                    changes_hands: short.program.changes_hands,
-                    over: 0,
-                    lent: false,
-                });
-                return Short::Taken(numbers, taken);
+        let mut taken = 0;
+        let mut looks = 0;
+        loop {
+            let Port {
+                links, in_segment, ..
+            } = &mut self.port;
+            let Some(collective) = links.opened_collective() else {
+                return Short::NotBegun;
+            };
+            let mut taking = Taking {
+                short,
+                links,
+                collective,
+                peers: &mut in_segment.peers,
+                call: number,
+                set,
+                turn,
+                in_turn,
+            };
+            let before_all = taken;
+            let peer = match taking.take(&mut taken, desk) {
+                Moved::Done => return Short::Done,
+                Moved::For(peer) => Some(peer),
+                Moved::Unusual => None,
+            };
+            looks = if taken == before_all { looks + 1 } else { 1 };
+            if peer.is_some_and(|peer| wait(self, peer, looks)) {
+                continue;
             }
+            self.port.in_segment.begun.push(Begun {
+                call: number,
+                before,
+                turns,
+                changes_hands: short.program.changes_hands,
+                over: 0,
+                lent: false,
+            });
+            return Short::Taken(numbers, taken);
         }
-        Short::Done
     }
 
     /// The first peer for which the last call of a set is not over, as far as is known or seen.
@@ -140,150 +156,171 @@ impl Lane {
             Err(_) => Some(peer),
         }
     }
+}
 
+/// A call in flight, between two polls for messages.
+struct Taking<'a> {
+    short: &'a ShortCall,
+    links: &'a Links,
+    collective: &'a Collective,
+    peers: &'a mut [Known],
+    call: u32,
+    set: usize,
+    turn: u16,
+    /// Of slots, where they change hands.
+    in_turn: u16,
+}
+
+impl Taking<'_> {
+    /// Takes moves, until one waits.
     #[inline]
-    fn move_short(
-        &mut self,
-        short: &ShortCall,
-        step: &Move,
-        (call, turn): (u32, u16),
-        desk: &mut Desk<'_>,
-    ) -> Moved {
-        let set = (call & 1) as usize;
-        let changes_hands = short.program.changes_hands;
-        let Ok(Some(collective)) = self.port.links.collective() else {
-            return Moved::Unusual;
-        };
-        let from_peer = |place: Place| match place.of {
-            Memory::Peer(peer) => {
-                let long = short.slot_bytes > BESIDE_FLAG_BYTES;
-                if long && collective.lent(peer, set) != 0 {
-                    return None;
-                }
-                let in_turn = if changes_hands { turn } else { 0 };
-                let slot = collective.slot_of(peer, set, short.slot_bytes, in_turn);
-                slot.ok()
-            }
-            _ => None,
-        };
-        match *step {
-            Move::Enter => Moved::Done,
-            Move::Raise { phase } => {
-                let said = Said {
-                    bytes: short.of.bytes as u64,
-                    done: call,
-                    turn,
-                };
-                let raised = Raised {
-                    call,
-                    progress: phase,
-                };
-                #[cfg(debug_assertions)]
-                steps::at(Phase::Posts, steps::FLAG);
-                collective.raise(set, raised, said);
-                self.port.links.wake_members();
-                #[cfg(debug_assertions)]
-                steps::at(Phase::Posted, steps::FLAG);
-                Moved::Done
-            }
-            Move::Await { from, phase } => {
-                let raised = match collective.flag(from, set) {
-                    Ok(Some(raised)) => raised,
-                    Ok(None) => return Moved::For(from),
-                    Err(_) => return Moved::Unusual,
-                };
-                if raised.call != call || raised.progress < phase {
-                    let late = below(raised.call, call) || raised.call == call;
-                    return if late { Moved::For(from) } else { Moved::Unusual };
-                }
-                let Ok(said) = collective.said(from, set, call) else {
-                    return Moved::Unusual;
-                };
-                let alike = said.bytes == short.of.bytes as u64
-                    && (!changes_hands || said.turn == turn)
-                    && raised.progress != FAILED;
-                if !alike {
-                    return Moved::Unusual;
-                }
-                let Some(known) = self.port.in_segment.peers.get_mut(from as usize) else {
-                    return Moved::Unusual;
-                };
-                known.seen = Some(At { call, segment: 0 });
-                if known.done.is_none_or(|done| below(done.call, said.done)) {
-                    known.done = Some(Done {
-                        call: said.done,
+    fn take(&mut self, taken: &mut usize, desk: &mut Desk<'_>) -> Moved {
+        for step in &self.short.moves[*taken..] {
+            let moved = match *step {
+                Move::Enter => Moved::Done,
+                Move::Raise { phase } => self.raise(phase),
+                Move::Await { from, phase } => self.look(from, phase),
+                Move::Copy { from, to, bytes } => self.copy((from, to), bytes, desk),
+                Move::Fold {
+                    left,
+                    right,
+                    into,
+                    bytes,
+                } => self.fold([left, right, into], bytes, desk),
+                Move::Leave => {
+                    let done = Done {
+                        call: self.call.wrapping_add(1),
                         segments: 0,
-                    });
+                    };
+                    self.collective.set_done(done);
+                    self.links.wake_members();
+                    Moved::Done
                 }
-                #[cfg(debug_assertions)]
-                steps::at(Phase::Handled, steps::FLAG);
-                Moved::Done
-            }
-            Move::Copy { from, to, bytes } => {
-                let peer = from_peer(from);
-                let Some(source) = address(from, peer.as_ref(), desk) else {
-                    return Moved::Unusual;
-                };
-                let into = desk.at(to.of).wrapping_add(to.offset as usize);
-                // SAFETY: invariant 1: as many bytes each.
-                unsafe { copy_short(source, into, bytes as usize) };
-                take_lines(short, (from, peer), bytes);
-                Moved::Done
-            }
-            Move::Fold {
-                left,
-                right,
-                into,
-                bytes,
-            } => {
-                let (of_left, of_right) = (from_peer(left), from_peer(right));
-                let first = address(left, of_left.as_ref(), desk);
-                let second = address(right, of_right.as_ref(), desk);
-                let (Some(first), Some(second), Some((operator, element))) =
-                    (first, second, short.of.known)
-                else {
-                    return Moved::Unusual;
-                };
-                let to = desk.at(into.of).wrapping_add(into.offset as usize);
-                // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
-                let done =
-                    unsafe { operator.combine_raw(element, first, second, to, bytes as usize) };
-                if done.is_err() {
-                    return Moved::Unusual;
-                }
-                take_lines(short, (left, of_left), bytes);
-                take_lines(short, (right, of_right), bytes);
-                Moved::Done
-            }
-            Move::Leave => {
-                collective.set_done(Done {
-                    call: call.wrapping_add(1),
-                    segments: 0,
-                });
-                self.port.links.wake_members();
-                Moved::Done
+            };
+            match moved {
+                Moved::Done => *taken += 1,
+                waits => return waits,
             }
         }
+        Moved::Done
     }
-}
 
-/// Where a source lies. None: a peer's, that is not where slots are.
-#[inline]
-fn address(place: Place, peer: Option<&PeerMemory>, desk: &mut Desk<'_>) -> Option<*const u8> {
-    let base = match place.of {
-        Memory::Peer(_) => peer?.address()?,
-        own => desk.at(own),
-    };
-    Some(base.wrapping_add(place.offset as usize))
-}
+    #[inline]
+    fn raise(&self, phase: u16) -> Moved {
+        let said = Said {
+            bytes: self.short.of.bytes as u64,
+            done: self.call,
+            turn: self.turn,
+        };
+        let raised = Raised {
+            call: self.call,
+            progress: phase,
+        };
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Posts, steps::FLAG);
+        self.collective.raise(self.set, raised, said);
+        self.links.wake_members();
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Posted, steps::FLAG);
+        Moved::Done
+    }
 
-#[inline]
-fn take_lines(short: &ShortCall, (place, peer): (Place, Option<PeerMemory>), bytes: u32) {
-    if short.one_reader
-        && bytes as usize >= LEAST_TAKEN
-        && let Some(peer) = peer
-    {
-        // SAFETY: invariant 3 of `in_segment`: nobody else reads this piece of the slot.
-        unsafe { peer.take_lines(place.offset as usize, bytes as usize) };
+    /// Whether a peer's flag is raised.
+    #[inline]
+    fn look(&mut self, from: u32, phase: u16) -> Moved {
+        let raised = match self.collective.flag(from, self.set) {
+            Ok(Some(raised)) => raised,
+            Ok(None) => return Moved::For(from),
+            Err(_) => return Moved::Unusual,
+        };
+        if raised.call != self.call || raised.progress < phase {
+            let late = raised.call == self.call || below(raised.call, self.call);
+            return if late { Moved::For(from) } else { Moved::Unusual };
+        }
+        let Ok(said) = self.collective.said(from, self.set, self.call) else {
+            return Moved::Unusual;
+        };
+        let alike = said.bytes == self.short.of.bytes as u64
+            && (!self.short.program.changes_hands || said.turn == self.turn)
+            && raised.progress != FAILED;
+        let Some(known) = self.peers.get_mut(from as usize).filter(|_| alike) else {
+            return Moved::Unusual;
+        };
+        known.seen = Some(At {
+            call: self.call,
+            segment: 0,
+        });
+        if known.done.is_none_or(|done| below(done.call, said.done)) {
+            known.done = Some(Done {
+                call: said.done,
+                segments: 0,
+            });
+        }
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Handled, steps::FLAG);
+        Moved::Done
+    }
+
+    #[inline]
+    fn copy(&self, (from, to): (Place, Place), bytes: u32, desk: &mut Desk<'_>) -> Moved {
+        let Some(source) = self.source(from, desk) else {
+            return Moved::Unusual;
+        };
+        let into = desk.at(to.of).wrapping_add(to.offset as usize);
+        // SAFETY: invariant 1: as many bytes each.
+        unsafe { copy_short(source, into, bytes as usize) };
+        self.take_lines(from, bytes);
+        Moved::Done
+    }
+
+    #[inline]
+    fn fold(&self, [left, right, into]: [Place; 3], bytes: u32, desk: &mut Desk<'_>) -> Moved {
+        let (first, second) = (self.source(left, desk), self.source(right, desk));
+        let (Some(first), Some(second), Some((operator, element))) =
+            (first, second, self.short.of.known)
+        else {
+            return Moved::Unusual;
+        };
+        let to = desk.at(into.of).wrapping_add(into.offset as usize);
+        // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
+        let done = unsafe { operator.combine_raw(element, first, second, to, bytes as usize) };
+        if done.is_err() {
+            return Moved::Unusual;
+        }
+        self.take_lines(left, bytes);
+        self.take_lines(right, bytes);
+        Moved::Done
+    }
+
+    /// Where a source lies. None: a peer's, that is not where slots are.
+    #[inline]
+    fn source(&self, place: Place, desk: &mut Desk<'_>) -> Option<*const u8> {
+        let base = match place.of {
+            Memory::Peer(peer) => self.slot_of(peer)?.address()?,
+            own => desk.at(own),
+        };
+        Some(base.wrapping_add(place.offset as usize))
+    }
+
+    #[inline]
+    fn slot_of(&self, peer: u32) -> Option<PeerMemory> {
+        let bytes = self.short.slot_bytes;
+        if bytes > BESIDE_FLAG_BYTES && self.collective.lent(peer, self.set) != 0 {
+            return None;
+        }
+        let slot = (self.collective).slot_of(peer, self.set, bytes, self.in_turn);
+        slot.ok()
+    }
+
+    #[inline]
+    fn take_lines(&self, place: Place, bytes: u32) {
+        if self.short.one_reader
+            && bytes as usize >= LEAST_TAKEN
+            && let Memory::Peer(peer) = place.of
+            && let Some(slot) = self.slot_of(peer)
+        {
+            // SAFETY: invariant 3 of `in_segment`: nobody else reads this piece of the slot.
+            unsafe { slot.take_lines(place.offset as usize, bytes as usize) };
+        }
     }
 }
