@@ -14,9 +14,9 @@ use osier_datatype::{Element, Operator};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
 use osier_engine::exec::inline::{
-    self, Begun, Call as InlineCall, Desk, InlineSchedule, Refused, Small,
+    self, Begun, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Small,
 };
-use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
+use osier_engine::exec::operator::{Data, Fitted, Reduction};
 use osier_engine::exec::program::{Action, Program};
 use osier_engine::exec::short::{Depends, ShortCall};
 use osier_engine::exec::step::{Messages, Started};
@@ -25,6 +25,7 @@ use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::in_segment::short_calls::{Numbers, Short};
 use osier_engine::progress::lane::Lane;
 use osier_engine::view::RawView;
+use std::sync::atomic::Ordering;
 
 /// The driver of an inline schedule: a blocking call that holds the lane.
 struct Caller<'a> {
@@ -115,35 +116,44 @@ impl Communicator {
     }
 }
 
+/// What a run takes up: steps that are done, and the error of the last; none, of a call of which
+/// no step is.
+type Here = Option<(Begun, Option<Error>)>;
+
+/// What is kept of a call depends on this.
+#[inline]
+fn depends(call: &Call, small: Small, known: Option<(Operator, Element)>) -> Depends {
+    let in_place = u64::from(call.in_place) << 8;
+    Depends {
+        call: call.operation as u64 | in_place | u64::from(call.root) << 32,
+        bytes: small.bytes,
+        known,
+    }
+}
+
+fn of_host(ask: Ask) -> Ask {
+    Ask {
+        of_host: true,
+        ..ask
+    }
+}
+
+#[inline]
+fn begin_in_segment(lane: &mut Lane, program: &Program) -> Numbers {
+    let tags = lane.executor.next_tags();
+    let call = lane.executor.number_of(tags);
+    let with = program.inline.as_ref().and_then(InlineSchedule::in_segment);
+    let segments = with.map_or(1, |with| with.segments);
+    lane.begins_in_segment(call, segments, program.changes_hands);
+    Numbers { tags, call }
+}
+
 /// A reduction that may run here.
 pub(crate) struct SmallReduction<'a> {
     call: Call,
     small: Small,
-    operator: &'a dyn Reduction,
-    fit: Fit,
-    known: (Operator, Element),
-}
-
-impl<'a> SmallReduction<'a> {
-    /// None if the operator is not one of the library's for elements of `data`.
-    #[inline]
-    fn new<R: Reduction>(
-        mut call: Call,
-        small: Small,
-        operator: &'a R,
-        data: &RawView,
-    ) -> Option<Self> {
-        let fit = operator.fit(&Data(data)).ok()?;
-        let known = operator.predefined(&fit)?;
-        call.required = fit.association;
-        Some(Self {
-            call,
-            small,
-            operator,
-            fit,
-            known,
-        })
-    }
+    /// What is combined, for the operator to look at.
+    data: &'a RawView,
 }
 
 impl Communicator {
@@ -172,14 +182,13 @@ impl Communicator {
         Small::of_pieces(send, recv, bytes)
     }
 
-    /// The same of a reduction, with an operator that cannot panic.
+    /// The same of a reduction.
     #[inline]
-    pub(crate) fn small_reduction<'a, R: Reduction>(
+    pub(crate) fn small_reduction<'a>(
         &self,
         mut call: Call,
-        send: Option<&RawView>,
-        recv: Option<&RawView>,
-        operator: &'a R,
+        send: Option<&'a RawView>,
+        recv: Option<&'a RawView>,
     ) -> Option<SmallReduction<'a>> {
         // What differs in type is for the ask to name.
         if let (Some(send), Some(recv)) = (send, recv)
@@ -188,69 +197,118 @@ impl Communicator {
             return None;
         }
         call.in_place = send.is_none();
-        SmallReduction::new(call, self.small(send, recv)?, operator, send.or(recv)?)
+        Some(SmallReduction {
+            call,
+            small: self.small(send, recv)?,
+            data: send.or(recv)?,
+        })
     }
 
     /// The same of one that leaves each rank an equal share.
     #[inline]
-    pub(crate) fn small_shares<'a, R: Reduction>(
+    pub(crate) fn small_shares<'a>(
         &self,
         send: Option<&RawView>,
-        recv: &RawView,
-        operator: &'a R,
+        recv: &'a RawView,
     ) -> Option<SmallReduction<'a>> {
         // In place there is more to copy: a run does it.
         let send = send.filter(|send| send.alike(recv))?;
         let size = self.size();
-        let small = self.small_pieces(Some((send, size)), Some((recv, 1)), recv.bytes())?;
-        let call = Call::new(Operation::ReduceScatter, size as u32);
-        SmallReduction::new(call, small, operator, recv)
+        Some(SmallReduction {
+            call: Call::new(Operation::ReduceScatter, size as u32),
+            small: self.small_pieces(Some((send, size)), Some((recv, 1)), recv.bytes())?,
+            data: recv,
+        })
     }
 
     /// Runs a reduction to its end.
     #[inline]
     #[track_caller]
-    pub(crate) fn call_reducing(
+    pub(crate) fn call_reducing<R: Reduction>(
         &self,
         here: Option<SmallReduction<'_>>,
+        op: &R,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
-        let alone = |here: &SmallReduction<'_>| {
-            let class = class_of(here.small.bytes);
-            self.takes_alone(&here.call, class)
-        };
         match here {
-            // It was counted: its plan is the host's.
-            Some(here) if alone(&here) => self.call_reducing_on_host(Some(here), ask),
-            _ => self.call(ask()?),
+            Some(here) if !self.0.spaces.matter.load(Ordering::Relaxed) => {
+                self.call_short_reduction(here, op, ask)
+            }
+            Some(here) => self.call_small_reduction(here, op, ask),
+            None => self.call(ask()?),
         }
     }
 
     /// As [`Communicator::call_reducing`], of memory that is the host's on all ranks.
     #[inline]
     #[track_caller]
-    pub(crate) fn call_reducing_on_host(
+    pub(crate) fn call_reducing_on_host<R: Reduction>(
         &self,
         here: Option<SmallReduction<'_>>,
+        op: &R,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
-        let ask = || {
-            ask().map(|ask| Ask {
-                of_host: true,
-                ..ask
-            })
-        };
         match here {
-            None => self.call(ask()?),
-            Some(here) => {
-                let by = Fitted {
-                    operator: here.operator,
-                    fit: &here.fit,
-                    known: Some(here.known),
-                };
-                self.call_small(&here.call, Some(here.small), Some(by), ask)
+            Some(here) => self.call_short_reduction(here, op, || ask().map(of_host)),
+            None => self.call(of_host(ask()?)),
+        }
+    }
+
+    /// One of which a short call may be kept: with an operator of the library, on data of one
+    /// type.
+    #[inline]
+    #[track_caller]
+    fn call_short_reduction<R: Reduction>(
+        &self,
+        here: SmallReduction<'_>,
+        op: &R,
+        ask: impl FnOnce() -> Result<Ask>,
+    ) -> Result<()> {
+        let element = here.data.element();
+        if let Some(known) = element.and_then(|element| op.predefined_on(element)) {
+            let of = depends(&here.call, here.small, Some(known));
+            let mut lane = self.lane().lock();
+            if lane.idle()
+                && let Some(short) = lane.executor.short_calls.take(&of)
+            {
+                let begun = self.run_short(lane, short, here.small, Some((op, here.data)));
+                return self.ended(begun, || ask().map(of_host));
             }
         }
+        self.call_small_reduction(here, op, ask)
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn call_small_reduction(
+        &self,
+        here: SmallReduction<'_>,
+        op: &dyn Reduction,
+        ask: impl FnOnce() -> Result<Ask>,
+    ) -> Result<()> {
+        let SmallReduction {
+            mut call,
+            small,
+            data,
+        } = here;
+        let fit = op.fit(&Data(data)).ok();
+        let known = fit.as_ref().and_then(|fit| op.predefined(fit));
+        // An operator that may panic is a run's.
+        let (Some(fit), Some(_)) = (fit, known) else {
+            return self.call(ask()?);
+        };
+        call.required = fit.association;
+        if !self.takes_alone(&call, class_of(small.bytes)) {
+            return self.call(ask()?);
+        }
+        // It was counted: its plan is the host's.
+        let by = Fitted {
+            operator: op,
+            fit: &fit,
+            known,
+        };
+        let begun = self.run_steps(self.lane().lock(), &call, small, Some(by));
+        self.ended(begun, || ask().map(of_host))
     }
 
     /// Runs a call to its end. What it asks for is only worked out where a run is needed.
@@ -260,103 +318,96 @@ impl Communicator {
         &self,
         call: &Call,
         small: Option<Small>,
-        by: Option<Fitted<'_>>,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
-        let begun = match small {
-            Some(small) => {
-                let key = key_of(call, class_of(small.bytes));
-                self.run_here(key, small, by)
-            }
-            None => Some(None),
+        let Some(small) = small else {
+            return self.call(ask()?);
         };
+        let mut lane = self.lane().lock();
+        if lane.idle()
+            && let Some(short) = (lane.executor.short_calls).take(&depends(call, small, None))
+        {
+            let begun = self.run_short(lane, short, small, None);
+            return self.ended(begun, ask);
+        }
+        let begun = self.run_steps(lane, call, small, None);
+        self.ended(begun, ask)
+    }
+
+    /// What comes of a call that has run here as far as possible.
+    #[inline]
+    #[track_caller]
+    fn ended(&self, begun: Option<Here>, ask: impl FnOnce() -> Result<Ask>) -> Result<()> {
         match begun {
             None => Ok(()),
-            Some(begun) => self.take_up(begun, ask()?),
+            Some(here) => self.take_up(here, ask()?),
         }
     }
 
-    /// Runs it as far as possible: `None` if that is to its end.
-    #[inline]
-    fn run_here(
-        &self,
-        key: u64,
-        small: Small,
-        by: Option<Fitted<'_>>,
-    ) -> Option<Option<(Begun, Option<Error>)>> {
-        let mut lane = self.lane().lock();
-        let of = Depends {
-            key,
-            bytes: small.bytes,
-            known: by.and_then(|by| by.known),
-        };
-        if lane.idle()
-            && let Some(short) = lane.executor.short_calls.take(&of)
-        {
-            return self.run_short(lane, short, small, by);
-        }
-        self.run_steps(lane, of, small, by)
-    }
-
-    /// A call that is worked out.
+    /// Runs a call that is worked out as far as possible: `None` if that is to its end. With the
+    /// operator of a reduction, and what it combines.
     #[inline]
     fn run_short(
         &self,
         mut lane: LaneGuard<'_>,
         short: Box<ShortCall>,
         small: Small,
-        by: Option<Fitted<'_>>,
-    ) -> Option<Option<(Begun, Option<Error>)>> {
-        let mut desk = Desk::new(small, by);
+        by: Option<(&dyn Reduction, &RawView)>,
+    ) -> Option<Here> {
+        let mut room = Room::new(small);
         let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
-        let end = lane.run_short(&short, &mut desk, wait);
+        let end = lane.run_short(&short, &mut room, wait);
         if let Short::Done = end {
             lane.executor.short_calls.keep(short);
             self.core().after(&mut lane);
             return None;
         }
-        self.continue_short(lane, short, &mut desk, end)
+        self.go_on(lane, short, (small, &room, end), by)
     }
 
+    /// Takes the steps of its program from there.
     #[cold]
-    fn continue_short(
+    #[inline(never)]
+    fn go_on(
         &self,
         mut lane: LaneGuard<'_>,
         short: Box<ShortCall>,
-        desk: &mut Desk<'_>,
-        end: Short,
-    ) -> Option<Option<(Begun, Option<Error>)>> {
-        let program = short.program.clone();
+        (small, room, end): (Small, &Room, Short),
+        by: Option<(&dyn Reduction, &RawView)>,
+    ) -> Option<Here> {
+        let (program, known) = (short.program.clone(), short.of.known);
         lane.executor.short_calls.keep(short);
+        let fit = by.and_then(|(operator, data)| operator.fit(&Data(data)).ok());
+        let by = by.zip(fit.as_ref()).map(|((operator, _), fit)| Fitted {
+            operator,
+            fit,
+            known,
+        });
+        let mut desk = Desk::new(small, by);
         if let Some(with) = program.inline.as_ref().and_then(InlineSchedule::in_segment) {
             desk.work_in(with);
         }
         let from = match end {
-            Short::Taken(numbers, taken) => (numbers, taken),
-            Short::Done | Short::NotBegun => (self.begin_in_segment(&mut lane, &program), 0),
+            Short::Taken(numbers, taken) => {
+                desk.goes_on(room);
+                (numbers, taken)
+            }
+            Short::Done | Short::NotBegun => (begin_in_segment(&mut lane, &program), 0),
         };
-        self.run_in_segment(lane, &program, from, desk)
+        self.run_in_segment(lane, &program, from, &mut desk)
     }
 
-    #[inline]
-    fn begin_in_segment(&self, lane: &mut Lane, program: &Program) -> Numbers {
-        let tags = lane.executor.next_tags();
-        let call = lane.executor.number_of(tags);
-        let with = program.inline.as_ref().and_then(InlineSchedule::in_segment);
-        let segments = with.map_or(1, |with| with.segments);
-        lane.begins_in_segment(call, segments, program.changes_hands);
-        Numbers { tags, call }
-    }
-
-    /// A call whose steps are taken as they are.
+    /// Takes the steps of a call as far as possible: `None` if that is to its end.
+    #[inline(never)]
     fn run_steps(
         &self,
         mut lane: LaneGuard<'_>,
-        of: Depends,
+        call: &Call,
         small: Small,
         by: Option<Fitted<'_>>,
-    ) -> Option<Option<(Begun, Option<Error>)>> {
-        let kept = lane.executor.inline_program(of.key, small.bytes);
+    ) -> Option<Here> {
+        let key = key_of(call, class_of(small.bytes));
+        let kept = lane.executor.inline_program(key, small.bytes);
         let Some((program, steps)) = kept.filter(|_| lane.idle()) else {
             return Some(None);
         };
@@ -364,12 +415,13 @@ impl Communicator {
             let with = with.of_unit(by.map_or(1, |by| by.fit.unit));
             let mut desk = Desk::new(small, by);
             desk.work_in(with);
+            let of = depends(call, small, by.and_then(|by| by.known));
             if lane.executor.short_calls.is_wanted(&of)
                 && let Some(short) = ShortCall::new(of, &program, &desk)
             {
                 lane.executor.short_calls.keep(Box::new(short));
             }
-            let numbers = self.begin_in_segment(&mut lane, &program);
+            let numbers = begin_in_segment(&mut lane, &program);
             return self.run_in_segment(lane, &program, (numbers, 0), &mut desk);
         }
         let tags = lane.executor.next_tags();
@@ -397,7 +449,7 @@ impl Communicator {
         program: &Program,
         (numbers, taken): (Numbers, usize),
         desk: &mut Desk<'_>,
-    ) -> Option<Option<(Begun, Option<Error>)>> {
+    ) -> Option<Here> {
         let Numbers { tags, call } = numbers;
         let actions = &program.actions;
         let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
@@ -414,7 +466,7 @@ impl Communicator {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn take_up(&self, begun: Option<(Begun, Option<Error>)>, mut ask: Ask) -> Result<()> {
+    fn take_up(&self, begun: Here, mut ask: Ask) -> Result<()> {
         if let Some((begun, error)) = begun {
             ask.begun = Some(begun);
             ask = ask.failed(error);

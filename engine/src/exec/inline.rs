@@ -138,6 +138,41 @@ pub struct Desk<'a> {
     lines_each: usize,
 }
 
+/// Memory of a short call.
+pub struct Room {
+    small: Small,
+    slot: *mut u8,
+    scratch: [Line; MOST_SCRATCH],
+}
+
+impl Room {
+    /// Its slot is not there yet.
+    #[inline]
+    pub fn new(small: Small) -> Self {
+        Self {
+            small,
+            slot: std::ptr::null_mut(),
+            scratch: [Line([MaybeUninit::uninit(); MOST_BYTES]); MOST_SCRATCH],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn slot_at(&mut self, at: *mut u8) {
+        self.slot = at;
+    }
+
+    /// Where moves of a short call find their memory, but for peers'.
+    #[inline]
+    pub(crate) fn at(&mut self, memory: short::Memory) -> *mut u8 {
+        match memory {
+            short::Memory::Send => self.small.send,
+            short::Memory::Recv => self.small.recv,
+            short::Memory::Scratch => self.scratch.as_mut_ptr().cast(),
+            short::Memory::Slot | short::Memory::Peer(_) => self.slot,
+        }
+    }
+}
+
 thread_local! {
     /// Warm memory for scratch.
     static WARM: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
@@ -412,8 +447,7 @@ impl Desk<'_> {
         lines.as_mut_ptr().cast()
     }
 
-    #[inline]
-    pub(crate) fn slot_at(&mut self, at: *mut u8) {
+    pub(super) fn slot_at(&mut self, at: *mut u8) {
         self.slot = at;
     }
 
@@ -534,15 +568,10 @@ impl Desk<'_> {
         whole && self.warm.is_empty() && with.lines_each(self.small.bytes) <= 1
     }
 
-    /// Where moves of a short call find their memory, but for peers'.
-    #[inline]
-    pub(crate) fn at(&mut self, memory: short::Memory) -> *mut u8 {
-        match memory {
-            short::Memory::Send => self.small.send,
-            short::Memory::Recv => self.small.recv,
-            short::Memory::Scratch => self.scratch_at(0),
-            short::Memory::Slot | short::Memory::Peer(_) => self.slot,
-        }
+    /// Takes over from a short call: its slot, and what it has in scratch.
+    pub fn goes_on(&mut self, room: &Room) {
+        self.slot = room.slot;
+        self.scratch = room.scratch;
     }
 
     /// Memory of a region, in one segment.

@@ -12,7 +12,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::view::RawView;
 use osier_collectives::Association;
-use osier_datatype::{BasicKind, Datatype, Element, Layout, Operator, Type};
+use osier_datatype::{Basic, BasicKind, Datatype, Element, Layout, Operator, Type};
 use osier_kernels::UserKernel;
 use std::marker::PhantomData;
 
@@ -103,6 +103,12 @@ pub trait Reduction: Send + Sync {
         None
     }
 
+    /// The same for data of one predefined type, of which the call may be refused.
+    #[doc(hidden)]
+    fn predefined_on(&self, _element: Basic) -> Option<(Operator, Element)> {
+        None
+    }
+
     /// The kernel that does the same on a device.
     #[doc(hidden)]
     fn kernel(&self) -> Option<&UserKernel> {
@@ -134,6 +140,11 @@ impl<R: Reduction + ?Sized> Reduction for &R {
     #[inline]
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         (**self).predefined(fit)
+    }
+
+    #[inline]
+    fn predefined_on(&self, element: Basic) -> Option<(Operator, Element)> {
+        (**self).predefined_on(element)
     }
 
     fn kernel(&self) -> Option<&UserKernel> {
@@ -175,6 +186,11 @@ impl Reduction for std::sync::Arc<dyn Reduction> {
     #[inline]
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         (**self).predefined(fit)
+    }
+
+    #[inline]
+    fn predefined_on(&self, element: Basic) -> Option<(Operator, Element)> {
+        (**self).predefined_on(element)
     }
 
     fn kernel(&self) -> Option<&UserKernel> {
@@ -249,6 +265,12 @@ impl Reduction for Operator {
     #[inline]
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         Some((*self, fit.element?))
+    }
+
+    #[inline]
+    fn predefined_on(&self, element: Basic) -> Option<(Operator, Element)> {
+        let pairs = matches!(self, Operator::MinLoc | Operator::MaxLoc);
+        (!pairs).then_some((*self, Element::Basic(element)))
     }
 
     fn is_foreign(&self) -> bool {

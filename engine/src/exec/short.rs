@@ -25,8 +25,8 @@ const _: () = assert!(MOST_SLOT_BYTES < LEAST_LENT);
 /// What a short call depends on, but for the communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depends {
-    /// The program's key.
-    pub key: u64,
+    /// Operation, root, and whether data lie in place.
+    pub call: u64,
     /// Bytes of a piece.
     pub bytes: usize,
     /// Operator and elements of a reduction.
@@ -170,7 +170,7 @@ struct Kept {
 impl ShortCalls {
     #[inline]
     fn at(of: &Depends) -> usize {
-        let mixed = (of.key ^ (of.bytes as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (of.call ^ (of.bytes as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 59) as usize % KEPT
     }
 

@@ -48,7 +48,7 @@ impl Communicator {
     pub(crate) fn barrier_within(&self) -> Result<()> {
         let call = Call::new(Operation::Barrier, self.size() as u32);
         let small = self.small(None, None);
-        self.call_small(&call, small, None, || Ok(self.barrier_ask()))
+        self.call_small(&call, small, || Ok(self.barrier_ask()))
     }
 
     /// Copies the root's data to all ranks. Collective; all pass equally many elements
@@ -103,7 +103,7 @@ impl Communicator {
             // Which is an error, or the business of two groups.
             _ => small = None,
         }
-        self.call_small(&call, small, None, || self.bcast_ask(Some(view), root))
+        self.call_small(&call, small, || self.bcast_ask(Some(view), root))
     }
 
     #[track_caller]
@@ -151,7 +151,7 @@ impl Communicator {
             let collected = Some((&recv, self.size())).filter(|_| self.rank() as u32 == to);
             small = self.small_pieces(Some((send, 1)), collected, send.bytes());
         }
-        let result = self.call_small(&call, small, None, || {
+        let result = self.call_small(&call, small, || {
             self.gather_ask(send, Some(recv), root)
         });
         self.reported(result.map_err(|e| e.context("gather")))
@@ -210,7 +210,7 @@ impl Communicator {
         }
         let own = send.as_ref().map(|send| (send, 1));
         let small = self.small_pieces(own, Some((&recv, self.size())), each);
-        let result = self.call_small(&call, small, None, || self.allgather_ask(send, Some(recv)));
+        let result = self.call_small(&call, small, || self.allgather_ask(send, Some(recv)));
         self.reported(result.map_err(|e| e.context("allgather")))
     }
 
@@ -260,10 +260,10 @@ impl Communicator {
         op: &R,
     ) -> Result<()> {
         let call = Call::new(Operation::Allreduce, self.size() as u32);
-        let here = self.small_reduction(call, send.as_ref(), Some(&recv), op);
-        self.call_reducing(here, || {
+        let here = self.small_reduction(call, send.as_ref(), Some(&recv));
+        self.call_reducing(here, op, || {
             // The call waits for the run's end, so the operator outlives it.
-            self.allreduce_ask(send, Some(recv), Combiner::lent(op))
+            self.allreduce_ask(send.clone(), Some(recv.clone()), Combiner::lent(op))
         })
     }
 
@@ -276,10 +276,10 @@ impl Communicator {
     ) -> Result<()> {
         let recv = data.view_mut().raw();
         let call = Call::new(Operation::Allreduce, self.size() as u32);
-        let here = self.small_reduction(call, None, Some(&recv), &op);
-        self.call_reducing_on_host(here, || {
+        let here = self.small_reduction(call, None, Some(&recv));
+        self.call_reducing_on_host(here, &op, || {
             // The call waits for the run's end, so the operator outlives it.
-            self.allreduce_ask(None, Some(recv), Combiner::lent(op))
+            self.allreduce_ask(None, Some(recv.clone()), Combiner::lent(op))
         })
     }
 
@@ -319,11 +319,11 @@ impl Communicator {
         if let Ok(Some(to)) = root.check(self.size()) {
             let call = Call::new(Operation::Reduce, self.size() as u32).root(to);
             let recv = Some(&recv).filter(|_| self.rank() as u32 == to);
-            here = self.small_reduction(call, send.as_ref(), recv, &op);
+            here = self.small_reduction(call, send.as_ref(), recv);
         }
-        let result = self.call_reducing(here, || {
+        let result = self.call_reducing(here, &op, || {
             // The call waits for the run's end, so the operator outlives it.
-            self.reduce_ask(send, Some(recv), root, Combiner::lent(&op))
+            self.reduce_ask(send.clone(), Some(recv.clone()), root, Combiner::lent(&op))
         });
         self.reported(result.map_err(|e| e.context("reduce")))
     }
@@ -369,7 +369,7 @@ impl Communicator {
                 small = self.small_pieces(shares, Some((recv, 1)), recv.bytes());
             }
         }
-        let result = self.call_small(&call, small, None, || self.scatter_ask(send, recv, root));
+        let result = self.call_small(&call, small, || self.scatter_ask(send, recv, root));
         self.reported(result.map_err(|e| e.context("scatter")))
     }
 
@@ -406,7 +406,7 @@ impl Communicator {
         let shares = send.as_ref().map(|send| (send, self.size()));
         let each = recv.bytes() / self.size();
         let small = self.small_pieces(shares, Some((&recv, self.size())), each);
-        let result = self.call_small(&call, small, None, || self.alltoall_ask(send, Some(recv)));
+        let result = self.call_small(&call, small, || self.alltoall_ask(send, Some(recv)));
         self.reported(result.map_err(|e| e.context("alltoall")))
     }
 
@@ -443,10 +443,10 @@ impl Communicator {
         recv: RawView,
         op: &R,
     ) -> Result<()> {
-        let here = self.small_shares(send.as_ref(), &recv, op);
-        self.call_reducing(here, || {
+        let here = self.small_shares(send.as_ref(), &recv);
+        self.call_reducing(here, op, || {
             // The call waits for the run's end, so the operator outlives it.
-            self.reduce_scatter_block_ask(send, Some(recv), Combiner::lent(op))
+            self.reduce_scatter_block_ask(send.clone(), Some(recv.clone()), Combiner::lent(op))
         })
     }
 
@@ -477,10 +477,10 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, recv.bytes());
         let call = Call::new(Operation::Scan, self.size() as u32);
-        let here = self.small_reduction(call, send.as_ref(), Some(&recv), &op);
-        let result = self.call_reducing(here, || {
+        let here = self.small_reduction(call, send.as_ref(), Some(&recv));
+        let result = self.call_reducing(here, &op, || {
             // The call waits for the run's end, so the operator outlives it.
-            self.scan_ask(send, Some(recv), Combiner::lent(&op))
+            self.scan_ask(send.clone(), Some(recv.clone()), Combiner::lent(&op))
         });
         self.reported(result.map_err(|e| e.context("scan")))
     }
@@ -504,10 +504,10 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, recv.bytes());
         let call = Call::new(Operation::Exscan, self.size() as u32);
-        let here = self.small_reduction(call, send.as_ref(), Some(&recv), &op);
-        let result = self.call_reducing(here, || {
+        let here = self.small_reduction(call, send.as_ref(), Some(&recv));
+        let result = self.call_reducing(here, &op, || {
             // The call waits for the run's end, so the operator outlives it.
-            self.exscan_ask(send, Some(recv), Combiner::lent(&op))
+            self.exscan_ask(send.clone(), Some(recv.clone()), Combiner::lent(&op))
         });
         self.reported(result.map_err(|e| e.context("exscan")))
     }

@@ -12,7 +12,7 @@ use super::{At, Begun, FAILED, Known, Lane, SegmentCalls, below};
 #[cfg(debug_assertions)]
 use crate::progress::steps::{self, Phase};
 use crate::exec::in_segment::{LEAST_TAKEN, copy_short};
-use crate::exec::inline::Desk;
+use crate::exec::inline::Room;
 use crate::exec::short::{Memory, Move, Place, ShortCall};
 use crate::progress::links::Links;
 use crate::progress::port::Port;
@@ -62,7 +62,7 @@ impl Lane {
     pub fn run_short(
         &mut self,
         short: &ShortCall,
-        desk: &mut Desk<'_>,
+        room: &mut Room,
         mut wait: impl FnMut(&mut Lane, u32, u32) -> bool,
     ) -> Short {
         let number = self.executor.next_number();
@@ -92,7 +92,7 @@ impl Lane {
         if short.slot_bytes > BESIDE_FLAG_BYTES {
             collective.lend(set, 0);
         }
-        desk.slot_at(slot);
+        room.slot_at(slot);
         // From here on it is counted.
         let numbers = Numbers {
             tags: self.executor.next_tags(),
@@ -124,7 +124,7 @@ impl Lane {
                 in_turn,
             };
             let before_all = taken;
-            let peer = match taking.take(&mut taken, desk) {
+            let peer = match taking.take(&mut taken, room) {
                 Moved::Done => return Short::Done,
                 Moved::For(peer) => Some(peer),
                 Moved::Unusual => None,
@@ -174,19 +174,19 @@ struct Taking<'a> {
 impl Taking<'_> {
     /// Takes moves, until one waits.
     #[inline]
-    fn take(&mut self, taken: &mut usize, desk: &mut Desk<'_>) -> Moved {
+    fn take(&mut self, taken: &mut usize, room: &mut Room) -> Moved {
         for step in &self.short.moves[*taken..] {
             let moved = match *step {
                 Move::Enter => Moved::Done,
                 Move::Raise { phase } => self.raise(phase),
                 Move::Await { from, phase } => self.look(from, phase),
-                Move::Copy { from, to, bytes } => self.copy((from, to), bytes, desk),
+                Move::Copy { from, to, bytes } => self.copy((from, to), bytes, room),
                 Move::Fold {
                     left,
                     right,
                     into,
                     bytes,
-                } => self.fold([left, right, into], bytes, desk),
+                } => self.fold([left, right, into], bytes, room),
                 Move::Leave => {
                     let done = Done {
                         call: self.call.wrapping_add(1),
@@ -262,11 +262,11 @@ impl Taking<'_> {
     }
 
     #[inline]
-    fn copy(&self, (from, to): (Place, Place), bytes: u32, desk: &mut Desk<'_>) -> Moved {
-        let Some(source) = self.source(from, desk) else {
+    fn copy(&self, (from, to): (Place, Place), bytes: u32, room: &mut Room) -> Moved {
+        let Some(source) = self.source(from, room) else {
             return Moved::Unusual;
         };
-        let into = desk.at(to.of).wrapping_add(to.offset as usize);
+        let into = room.at(to.of).wrapping_add(to.offset as usize);
         // SAFETY: invariant 1: as many bytes each.
         unsafe { copy_short(source, into, bytes as usize) };
         self.take_lines(from, bytes);
@@ -274,14 +274,14 @@ impl Taking<'_> {
     }
 
     #[inline]
-    fn fold(&self, [left, right, into]: [Place; 3], bytes: u32, desk: &mut Desk<'_>) -> Moved {
-        let (first, second) = (self.source(left, desk), self.source(right, desk));
+    fn fold(&self, [left, right, into]: [Place; 3], bytes: u32, room: &mut Room) -> Moved {
+        let (first, second) = (self.source(left, room), self.source(right, room));
         let (Some(first), Some(second), Some((operator, element))) =
             (first, second, self.short.of.known)
         else {
             return Moved::Unusual;
         };
-        let to = desk.at(into.of).wrapping_add(into.offset as usize);
+        let to = room.at(into.of).wrapping_add(into.offset as usize);
         // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
         let done = unsafe { operator.combine_raw(element, first, second, to, bytes as usize) };
         if done.is_err() {
@@ -294,10 +294,10 @@ impl Taking<'_> {
 
     /// Where a source lies. None: a peer's, that is not where slots are.
     #[inline]
-    fn source(&self, place: Place, desk: &mut Desk<'_>) -> Option<*const u8> {
+    fn source(&self, place: Place, room: &mut Room) -> Option<*const u8> {
         let base = match place.of {
             Memory::Peer(peer) => self.slot_of(peer)?.address()?,
-            own => desk.at(own),
+            own => room.at(own),
         };
         Some(base.wrapping_add(place.offset as usize))
     }
