@@ -88,7 +88,7 @@ pub use error::TypeError;
 pub use form::Level;
 pub use layout::{Class, Layout};
 pub use nest::{Core, Nest, Places, Runs};
-pub use operator::{Element, Operator};
+pub use operator::{CombineFew, Element, Operator};
 pub use pairs::Pair;
 pub use rust::Datatype;
 pub use signature::{Signature, SignatureDigest, SignatureRuns};

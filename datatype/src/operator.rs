@@ -21,9 +21,11 @@
 // Miri knows no assembly.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod extended;
+mod few;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use self::extended::Extended;
+pub use self::few::CombineFew;
 use crate::{Basic, BasicKind, Pair, Signature, TypeError, wide};
 use std::fmt;
 

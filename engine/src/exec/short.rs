@@ -15,7 +15,7 @@ use super::in_segment::LEAST_LENT;
 use super::inline::Desk;
 use super::program::{Action, Program};
 use osier_collectives::{Operand, Region};
-use osier_datatype::{Element, Operator};
+use osier_datatype::{CombineFew, Element, Operator};
 use std::sync::Arc;
 
 /// Bytes of a slot: of longer ones, the copies count.
@@ -83,6 +83,8 @@ pub struct ShortCall {
     pub of: Depends,
     pub moves: Box<[Move]>,
     pub slot_bytes: usize,
+    /// The operator as a function, where there is one.
+    pub few: Option<CombineFew>,
     /// One rank reads each piece of a slot.
     pub one_reader: bool,
     /// Whose steps these are, one for one.
@@ -126,6 +128,7 @@ impl ShortCall {
             of,
             moves: moves.collect::<Option<_>>()?,
             slot_bytes,
+            few: of.known.and_then(|(operator, element)| operator.for_few(element)),
             one_reader: program.one_reader,
             program: program.clone(),
         })

@@ -19,6 +19,9 @@ use crate::progress::port::Port;
 use osier_transports::PeerMemory;
 use osier_transports::shm::{BESIDE_FLAG_BYTES, Collective, Done, Raised, Said};
 
+/// More is combined with the widest registers.
+const FEW_BYTES: usize = 64;
+
 /// How far a short call is.
 pub enum Short {
     Done,
@@ -276,16 +279,24 @@ impl Taking<'_> {
     #[inline]
     fn fold(&self, [left, right, into]: [Place; 3], bytes: u32, room: &mut Room) -> Moved {
         let (first, second) = (self.source(left, room), self.source(right, room));
-        let (Some(first), Some(second), Some((operator, element))) =
-            (first, second, self.short.of.known)
-        else {
+        let (Some(first), Some(second)) = (first, second) else {
             return Moved::Unusual;
         };
         let to = room.at(into.of).wrapping_add(into.offset as usize);
-        // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
-        let done = unsafe { operator.combine_raw(element, first, second, to, bytes as usize) };
-        if done.is_err() {
-            return Moved::Unusual;
+        let length = bytes as usize;
+        match (self.short.few, self.short.of.known) {
+            (Some(function), _) if length <= FEW_BYTES => {
+                // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
+                unsafe { function(first, second, to, length) };
+            }
+            (_, Some((operator, element))) => {
+                // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
+                let done = unsafe { operator.combine_raw(element, first, second, to, length) };
+                if done.is_err() {
+                    return Moved::Unusual;
+                }
+            }
+            (_, None) => return Moved::Unusual,
         }
         self.take_lines(left, bytes);
         self.take_lines(right, bytes);
