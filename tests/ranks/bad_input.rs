@@ -249,17 +249,32 @@ fn send_strided(comm: &Communicator, n: usize, dest: usize) -> Result<()> {
     comm.send(&View::new(&memory, 0, &gaps, 1)?, dest, 9)
 }
 
-/// Makes communicators until there is no memory for a ring of another one.
+/// A communicator with rings that are as small as they come: several messages were on their way at
+/// a time, and no more.
+fn with_rings(comm: &Communicator) -> Communicator {
+    let new = comm.dup().expect("there is memory");
+    let (left, right) = (comm.size() - 1, comm.size() + 1);
+    let [left, right] = [left, right].map(|by| (comm.rank() + by) % comm.size());
+    let sent: Vec<_> = (0..8).map(|_| new.isend(vec![0u8; 100], right, 0)).collect();
+    new.barrier().expect("all were sent");
+    for sent in sent {
+        new.recv_vec::<u8>(left, 0).expect("received");
+        sent.and_then(|sent| sent.wait()).expect("sent");
+    }
+    new
+}
+
+/// Makes communicators until no rank has memory for a ring of another one.
 fn fill(comm: &Communicator) -> Vec<Communicator> {
     let mut all = Vec::new();
     loop {
         let new = comm.dup().expect("it needs messages of the old one only");
-        // A ring per peer and communicator: at last none is left.
+        // A ring per peer and communicator: at last none is left, for one rank and then for all.
         let dest = (comm.rank() + 1) % comm.size();
         let sent = new.isend(vec![0u8; 100], dest, 0);
         all.push(new);
         let mut failed = [0u8];
-        comm.allreduce(&[u8::from(sent.is_err())], &mut failed, Op::Max)
+        comm.allreduce(&[u8::from(sent.is_err())], &mut failed, Op::Min)
             .expect("the old one works");
         if let Err(e) = sent {
             fails::<()>(Err(e), ErrorKind::OutOfMemory, &["send to rank", "hint"]);
@@ -299,9 +314,9 @@ fn full_shared_memory_is_an_error_at_the_heap() {
 fn full_shared_memory_is_an_error_at_large_messages() {
     with_limit(2, 1 << 20, |universe| {
         let comm = universe.world();
-        comm.barrier().expect("small messages");
-        still_works(comm);
-        let _full = fill(comm);
+        // Not the one that communicators are made from: its rings may have grown meanwhile.
+        let comm = &with_rings(comm);
+        let _full = fill(universe.world());
         for _ in 0..3 {
             if comm.rank() == 0 {
                 let result = send_strided(comm, 100_000, 1);
@@ -333,8 +348,8 @@ fn full_shared_memory_is_an_error_at_large_messages() {
 fn full_shared_memory_is_an_error_at_new_communicators() {
     with_limit(3, 1 << 20, |universe| {
         let comm = universe.world();
-        comm.barrier().expect("small messages");
-        let mut all = fill(comm);
+        let comm = &with_rings(comm);
+        let mut all = fill(universe.world());
         // What is given up can be used again.
         all.clear();
         comm.barrier().expect("all have dropped theirs");

@@ -1,7 +1,8 @@
 //! Short collectives, by inline schedules.
 
-use crate::support::{Random, fails, on_all};
+use crate::support::{Random, fails, on_all, on_shm};
 use osier::{Communicator, Datatype, ErrorKind, Op, Type, ViewMut};
+use osier_collectives::Algorithm;
 use std::time::Duration;
 
 /// A late rank makes the others leave the rest of the call to a run.
@@ -77,6 +78,97 @@ fn late_ranks_leave_the_rest_to_runs() {
             }
         });
     }
+}
+
+/// One call of those whose pieces lie side by side, of which `n` is the length.
+fn pieces(comm: &Communicator, random: &mut Random, round: u64, n: usize) {
+    let (rank, size) = (comm.rank(), comm.size());
+    let root = round as usize % size;
+    let all = |of: &dyn Fn(usize) -> Vec<u64>| (0..size).flat_map(of).collect::<Vec<_>>();
+    let mine = data(rank, n, round);
+    let to_all = data(rank, n * size, round);
+    let mut got = vec![u64::MAX; n];
+    let mut many = vec![u64::MAX; n * size];
+    nap(random);
+    match round % 6 {
+        0 => {
+            comm.gather(&mine, &mut many, root).unwrap();
+            let want = all(&|from| data(from, n, round));
+            assert!(rank != root || many == want);
+        }
+        1 => {
+            comm.scatter(&to_all, &mut got, root).unwrap();
+            assert_eq!(got, data(root, n * size, round)[rank * n..][..n]);
+        }
+        2 => {
+            comm.allgather(&mine, &mut many).unwrap();
+            assert_eq!(many, all(&|from| data(from, n, round)));
+        }
+        3 => {
+            comm.alltoall(&to_all, &mut many).unwrap();
+            let piece = |from| data(from, n * size, round)[rank * n..][..n].to_vec();
+            assert_eq!(many, all(&piece));
+        }
+        4 => {
+            comm.reduce_scatter_block(&to_all, &mut got, Op::Sum)
+                .unwrap();
+            assert_eq!(got, sum(0..size, n * size, round)[rank * n..][..n]);
+        }
+        _ => {
+            let mut mine = mine;
+            comm.allreduce(&osier::IN_PLACE, &mut mine, Op::Max).unwrap();
+            assert_eq!(mine, data(size - 1, n, round));
+        }
+    }
+}
+
+/// Plans of one phase, which are worked out when they come a second time, and kept: against a
+/// naive program, while ranks are late, and while calls of other lengths take their places.
+#[test]
+fn kept_calls_give_what_a_naive_program_gives() {
+    for size in [2, 3, 4, 5] {
+        on_shm(size, |comm| {
+            comm.use_algorithm(Some((Algorithm::OnePhase, 1)));
+            let mut random = Random::new(comm.rank() as u64 + 100 * size as u64);
+            for at in 0..2000 {
+                let n = [1, 5, 1, 3, 60, 400][at as usize / 60 % 6];
+                match at % 2 {
+                    0 => round(&comm, &mut random, at / 2 % 42),
+                    _ => pieces(&comm, &mut random, at / 2 % 60, n),
+                }
+            }
+        });
+    }
+}
+
+/// What one rank keeps is for another count than what another passes.
+#[test]
+fn ranks_get_an_error_when_a_kept_call_has_another_count_elsewhere() {
+    on_shm(2, |comm| {
+        comm.use_algorithm(Some((Algorithm::OnePhase, 1)));
+        for bad in [1, 0, 1] {
+            let count = |n| if comm.rank() == bad { n } else { 1 };
+            for n in [1, 1, 1, 2, 1, 1] {
+                let mine = vec![1u64; count(n)];
+                let mut got = vec![0u64; count(n)];
+                let result = comm.allreduce(&mine, &mut got, Op::Sum);
+                match n {
+                    1 => assert_eq!(
+                        (result.map_err(|e| e.to_string()), &got[..]),
+                        (Ok(()), &[2][..])
+                    ),
+                    _ => {
+                        let kind = match comm.rank() == bad {
+                            true => ErrorKind::Argument,
+                            false => ErrorKind::Truncated,
+                        };
+                        fails(result, kind, &["allreduce"]);
+                    }
+                }
+            }
+            comm.barrier().unwrap();
+        }
+    });
 }
 
 #[test]

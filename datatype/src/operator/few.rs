@@ -8,8 +8,7 @@ use crate::Basic;
 ///
 /// # Safety
 /// As [`Operator::combine_raw`].
-pub type CombineFew =
-    unsafe fn(left: *const u8, right: *const u8, into: *mut u8, bytes: usize);
+pub type CombineFew = unsafe fn(left: *const u8, right: *const u8, into: *mut u8, bytes: usize);
 
 impl Operator {
     /// What [`Operator::combine_raw`] does, as a function of this operator on this element. Made
@@ -119,7 +118,15 @@ mod tests {
 
     #[test]
     fn what_is_not_defined_has_none() {
-        assert!(Operator::BitAnd.for_few(Element::Basic(Basic::F64)).is_none());
-        assert!(Operator::MinLoc.for_few(Element::Basic(Basic::F64)).is_none());
+        assert!(
+            Operator::BitAnd
+                .for_few(Element::Basic(Basic::F64))
+                .is_none()
+        );
+        assert!(
+            Operator::MinLoc
+                .for_few(Element::Basic(Basic::F64))
+                .is_none()
+        );
     }
 }

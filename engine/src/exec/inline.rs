@@ -548,13 +548,14 @@ impl Desk<'_> {
     /// Where a region lies of a call that is not cut, by its offset there.
     pub(super) fn offset(&self, region: Region) -> (short::Memory, Range<usize>) {
         match region.buffer {
-            Buffer::Scratch(k) if self.is_slot(k) => {
-                (short::Memory::Slot, self.in_slot(region, 0))
-            }
+            Buffer::Scratch(k) if self.is_slot(k) => (short::Memory::Slot, self.in_slot(region, 0)),
             Buffer::Scratch(k) => {
                 let lines = usize::from(k) * MOST_BYTES;
                 let range = self.in_buffer(region, 0);
-                (short::Memory::Scratch, lines + range.start..lines + range.end)
+                (
+                    short::Memory::Scratch,
+                    lines + range.start..lines + range.end,
+                )
             }
             Buffer::Send => (short::Memory::Send, self.in_buffer(region, 0)),
             Buffer::Recv => (short::Memory::Recv, self.in_buffer(region, 0)),

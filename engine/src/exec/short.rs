@@ -128,7 +128,9 @@ impl ShortCall {
             of,
             moves: moves.collect::<Option<_>>()?,
             slot_bytes,
-            few: of.known.and_then(|(operator, element)| operator.for_few(element)),
+            few: of
+                .known
+                .and_then(|(operator, element)| operator.for_few(element)),
             one_reader: program.one_reader,
             program: program.clone(),
         })
@@ -200,5 +202,105 @@ impl ShortCalls {
     /// Forgets all.
     pub fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::inline::Small;
+    use crate::exec::lower::lower;
+    use osier_collectives::{Algorithm, Call, Operation, Plan};
+    use osier_datatype::Basic;
+
+    fn program(operation: Operation, ranks: u32, rank: u32) -> Option<Arc<Program>> {
+        let plan = Plan::new(Call::new(operation, ranks), Algorithm::OnePhase, 1).ok()?;
+        let program = lower(plan.call(), &plan.part(rank)).expect("a program");
+        Some(Arc::new(program))
+    }
+
+    fn short(program: &Arc<Program>, bytes: usize) -> Option<ShortCall> {
+        let mut memory = vec![0u8; 64 << 10];
+        let small = Small {
+            send: memory.as_mut_ptr(),
+            recv: memory.as_mut_ptr(),
+            bytes,
+        };
+        let mut desk = Desk::new(small, None);
+        desk.work_in(program.inline.as_ref()?.in_segment()?);
+        let of = Depends {
+            call: 0,
+            bytes,
+            known: Some((Operator::Sum, Element::Basic(Basic::F64))),
+        };
+        ShortCall::new(of, program, &desk)
+    }
+
+    /// Short calls of one phase are worked out, step by step.
+    #[test]
+    fn calls_of_one_phase_are_short() {
+        let mut worked_out = 0;
+        for operation in Operation::ALL {
+            for (ranks, rank) in [(2, 0), (2, 1), (3, 1), (4, 3), (7, 0)] {
+                let Some(program) = program(operation, ranks, rank) else {
+                    continue;
+                };
+                let told = format!("{operation:?} of {rank} of {ranks}");
+                let call = short(&program, 8).expect(&told);
+                assert_eq!(call.moves.len(), program.actions.len(), "{told}");
+                worked_out += 1;
+                assert!(
+                    short(&program, 64 << 10).is_none() || call.slot_bytes == 0,
+                    "{told}"
+                );
+            }
+        }
+        assert!(worked_out >= 50, "{worked_out}");
+    }
+
+    /// Two pieces of a slot of an alltoall, and their places.
+    #[test]
+    fn places_are_those_of_the_regions() {
+        let program = program(Operation::Alltoall, 3, 1).expect("for the call");
+        let call = short(&program, 16).expect("short");
+        assert_eq!(call.slot_bytes, 32);
+        let copies: Vec<_> = (call.moves.iter())
+            .filter_map(|step| match step {
+                Move::Copy {
+                    from,
+                    to,
+                    bytes: 16,
+                } => Some((from.of, from.offset, to.of, to.offset)),
+                _ => None,
+            })
+            .collect();
+        assert!(
+            copies.contains(&(Memory::Send, 16, Memory::Recv, 16)),
+            "{copies:?}"
+        );
+        let read = |peer| copies.iter().filter(|c| c.0 == Memory::Peer(peer)).count();
+        assert_eq!([0, 1, 2].map(read), [1, 0, 1]);
+    }
+
+    #[test]
+    fn calls_are_worked_out_when_they_come_a_second_time() {
+        let mut kept = ShortCalls::default();
+        let call = short(&program(Operation::Barrier, 2, 0).expect("a plan"), 0).expect("short");
+        let (of, other) = (
+            call.of,
+            Depends {
+                bytes: 8,
+                ..call.of
+            },
+        );
+        assert!(kept.take(&of).is_none());
+        assert!(!kept.is_wanted(&of) && kept.is_wanted(&of));
+        kept.keep(Box::new(call));
+        assert!(kept.take(&other).is_none());
+        let call = kept.take(&of).expect("it is kept");
+        assert!(kept.take(&of).is_none(), "while it is used");
+        kept.keep(call);
+        kept.clear();
+        assert!(kept.take(&of).is_none());
     }
 }

@@ -151,9 +151,7 @@ impl Communicator {
             let collected = Some((&recv, self.size())).filter(|_| self.rank() as u32 == to);
             small = self.small_pieces(Some((send, 1)), collected, send.bytes());
         }
-        let result = self.call_small(&call, small, || {
-            self.gather_ask(send, Some(recv), root)
-        });
+        let result = self.call_small(&call, small, || self.gather_ask(send, Some(recv), root));
         self.reported(result.map_err(|e| e.context("gather")))
     }
 

@@ -9,13 +9,13 @@
 //!    to 3 of the segment).
 
 use super::{At, Begun, FAILED, Known, Lane, SegmentCalls, below};
-#[cfg(debug_assertions)]
-use crate::progress::steps::{self, Phase};
 use crate::exec::in_segment::{LEAST_TAKEN, copy_short};
 use crate::exec::inline::Room;
 use crate::exec::short::{Memory, Move, Place, ShortCall};
 use crate::progress::links::Links;
 use crate::progress::port::Port;
+#[cfg(debug_assertions)]
+use crate::progress::steps::{self, Phase};
 use osier_transports::PeerMemory;
 use osier_transports::shm::{BESIDE_FLAG_BYTES, Collective, Done, Raised, Said};
 
@@ -238,7 +238,11 @@ impl Taking<'_> {
         };
         if raised.call != self.call || raised.progress < phase {
             let late = raised.call == self.call || below(raised.call, self.call);
-            return if late { Moved::For(from) } else { Moved::Unusual };
+            return if late {
+                Moved::For(from)
+            } else {
+                Moved::Unusual
+            };
         }
         let Ok(said) = self.collective.said(from, self.set, self.call) else {
             return Moved::Unusual;
