@@ -255,7 +255,9 @@ fn with_rings(comm: &Communicator) -> Communicator {
     let new = comm.dup().expect("there is memory");
     let (left, right) = (comm.size() - 1, comm.size() + 1);
     let [left, right] = [left, right].map(|by| (comm.rank() + by) % comm.size());
-    let sent: Vec<_> = (0..8).map(|_| new.isend(vec![0u8; 100], right, 0)).collect();
+    let sent: Vec<_> = (0..8)
+        .map(|_| new.isend(vec![0u8; 100], right, 0))
+        .collect();
     new.barrier().expect("all were sent");
     for sent in sent {
         new.recv_vec::<u8>(left, 0).expect("received");

@@ -116,7 +116,8 @@ fn pieces(comm: &Communicator, random: &mut Random, round: u64, n: usize) {
         }
         _ => {
             let mut mine = mine;
-            comm.allreduce(&osier::IN_PLACE, &mut mine, Op::Max).unwrap();
+            comm.allreduce(&osier::IN_PLACE, &mut mine, Op::Max)
+                .unwrap();
             assert_eq!(mine, data(size - 1, n, round));
         }
     }
