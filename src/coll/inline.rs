@@ -10,7 +10,6 @@ use super::ask::{Ask, key_of};
 use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::{Call, Operation};
-use osier_datatype::{Element, Operator};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
 use osier_engine::exec::inline::{
@@ -119,17 +118,6 @@ impl Communicator {
 /// What a run takes up: steps that are done, and the error of the last; none, of a call of which
 /// no step is.
 type Here = Option<(Begun, Option<Error>)>;
-
-/// What is kept of a call depends on this.
-#[inline]
-fn depends(call: &Call, small: Small, known: Option<(Operator, Element)>) -> Depends {
-    let in_place = u64::from(call.in_place) << 8;
-    Depends {
-        call: call.operation as u64 | in_place | u64::from(call.root) << 32,
-        bytes: small.bytes,
-        known,
-    }
-}
 
 fn of_host(ask: Ask) -> Ask {
     Ask {
@@ -266,7 +254,7 @@ impl Communicator {
     ) -> Result<()> {
         let element = here.data.element();
         if let Some(known) = element.and_then(|element| op.predefined_on(element)) {
-            let of = depends(&here.call, here.small, Some(known));
+            let of = Depends::new(&here.call, here.small.bytes, Some(known));
             let mut lane = self.lane().lock();
             if lane.idle()
                 && let Some(short) = lane.executor.short_calls.take(&of)
@@ -325,7 +313,7 @@ impl Communicator {
         };
         let mut lane = self.lane().lock();
         if lane.idle()
-            && let Some(short) = (lane.executor.short_calls).take(&depends(call, small, None))
+            && let Some(short) = (lane.executor.short_calls).take(&Depends::new(call, small.bytes, None))
         {
             let begun = self.run_short(lane, short, small, None);
             return self.ended(begun, ask);
@@ -375,7 +363,7 @@ impl Communicator {
         (small, room, end): (Small, &Room, Short),
         by: Option<(&dyn Reduction, &RawView)>,
     ) -> Option<Here> {
-        let (program, known) = (short.program.clone(), short.of.known);
+        let (program, known) = (short.program.clone(), short.known);
         lane.executor.short_calls.keep(short);
         let fit = by.and_then(|(operator, data)| operator.fit(&Data(data)).ok());
         let by = by.zip(fit.as_ref()).map(|((operator, _), fit)| Fitted {
@@ -415,9 +403,10 @@ impl Communicator {
             let with = with.of_unit(by.map_or(1, |by| by.fit.unit));
             let mut desk = Desk::new(small, by);
             desk.work_in(with);
-            let of = depends(call, small, by.and_then(|by| by.known));
+            let known = by.and_then(|by| by.known);
+            let of = Depends::new(call, small.bytes, known);
             if lane.executor.short_calls.is_wanted(&of)
-                && let Some(short) = ShortCall::new(of, &program, &desk)
+                && let Some(short) = ShortCall::new(of, known, &program, &desk)
             {
                 lane.executor.short_calls.keep(Box::new(short));
             }

@@ -14,7 +14,7 @@
 use super::in_segment::LEAST_LENT;
 use super::inline::Desk;
 use super::program::{Action, Program};
-use osier_collectives::{Operand, Region};
+use osier_collectives::{Call, Operand, Region};
 use osier_datatype::{CombineFew, Element, Operator};
 use std::sync::Arc;
 
@@ -25,12 +25,29 @@ const _: () = assert!(MOST_SLOT_BYTES < LEAST_LENT);
 /// What a short call depends on, but for the communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depends {
-    /// Operation, root, and whether data lie in place.
-    pub call: u64,
+    /// Operation, root, whether data lie in place, and what is combined.
+    call: u64,
     /// Bytes of a piece.
-    pub bytes: usize,
-    /// Operator and elements of a reduction.
-    pub known: Option<(Operator, Element)>,
+    bytes: usize,
+}
+
+impl Depends {
+    /// On a call of pieces of these bytes, which combines by this operator.
+    #[inline]
+    pub fn new(call: &Call, bytes: usize, known: Option<(Operator, Element)>) -> Self {
+        let combined = match known {
+            None => 0,
+            Some((operator, Element::Basic(basic))) => (operator as u64 + 1) << 8 | basic as u64,
+            Some((operator, Element::Pair { value, index })) => {
+                (operator as u64 + 1) << 8 | value as u64 | (index as u64 + 1) << 12
+            }
+        };
+        let in_place = u64::from(call.in_place) << 5;
+        Self {
+            call: call.operation as u64 | in_place | combined << 6 | u64::from(call.root) << 32,
+            bytes,
+        }
+    }
 }
 
 /// Where a place is.
@@ -55,14 +72,6 @@ pub struct Place {
 /// A step of a program with its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    Enter,
-    Raise {
-        phase: u16,
-    },
-    Await {
-        from: u32,
-        phase: u16,
-    },
     Copy {
         from: Place,
         to: Place,
@@ -74,17 +83,32 @@ pub enum Move {
         into: Place,
         bytes: u32,
     },
-    Leave,
 }
 
-/// A call that is worked out.
+/// A peer's flag, and how far it is raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    pub from: u32,
+    pub phase: u16,
+}
+
+/// A call that is worked out: it enters, takes what comes before its flag, raises that, awaits those
+/// of peers, takes what comes behind them, and leaves.
 #[derive(Debug)]
 pub struct ShortCall {
     pub of: Depends,
-    pub moves: Box<[Move]>,
+    /// Of a piece.
+    pub bytes: usize,
+    pub before: Box<[Move]>,
+    pub raised: Option<u16>,
+    pub awaited: Box<[Awaited]>,
+    pub behind: Box<[Move]>,
     pub slot_bytes: usize,
+    pub known: Option<(Operator, Element)>,
     /// The operator as a function, where there is one.
     pub few: Option<CombineFew>,
+    /// All ranks write slots, and read those of all others, in turns.
+    pub changes_hands: bool,
     /// One rank reads each piece of a slot.
     pub one_reader: bool,
     /// Whose steps these are, one for one.
@@ -93,47 +117,77 @@ pub struct ShortCall {
 
 impl ShortCall {
     /// None: it is not short, not of one phase, or cannot be combined here.
-    pub fn new(of: Depends, program: &Arc<Program>, desk: &Desk<'_>) -> Option<Self> {
+    pub fn new(
+        of: Depends,
+        known: Option<(Operator, Element)>,
+        program: &Arc<Program>,
+        desk: &Desk<'_>,
+    ) -> Option<Self> {
         let slot_bytes = desk.bytes_of_slot();
         let short = desk.has_short_scratch() && slot_bytes <= MOST_SLOT_BYTES;
         if !short || !program.in_segment || program.publishes {
             return None;
         }
-        if let Some((operator, element)) = of.known {
+        if let Some((operator, element)) = known {
             let mut none = [0u8; 0];
             operator.combine(element, &mut none, &[]).ok()?;
         }
-        let moves = program.actions.iter().map(|action| match *action {
-            Action::Enter => Some(Move::Enter),
-            Action::Raise { phase } => Some(Move::Raise { phase }),
-            Action::Await { from, phase } => Some(Move::Await { from, phase }),
-            Action::Leave => Some(Move::Leave),
-            Action::Copy { from, to } => copied(desk, Operand::own(from), to),
-            Action::Read { from, data, into } => copied(desk, Operand::of_peer(from, data), into),
-            Action::Fold { left, right, into } => {
-                of.known?;
-                let (left, left_bytes) = place(desk, left)?;
-                let (right, right_bytes) = place(desk, right)?;
-                let (into, bytes) = place(desk, Operand::own(into))?;
-                (left_bytes == bytes && right_bytes == bytes).then_some(Move::Fold {
-                    left,
-                    right,
-                    into,
-                    bytes,
-                })
+        let [Action::Enter, steps @ .., Action::Leave] = &program.actions[..] else {
+            return None;
+        };
+        let (mut before, mut raised, mut awaited) = (Vec::new(), None, Vec::new());
+        let mut behind = Vec::new();
+        for step in steps {
+            match *step {
+                Action::Raise { phase } if raised.is_none() && awaited.is_empty() => {
+                    before = std::mem::take(&mut behind);
+                    raised = Some(phase);
+                }
+                Action::Await { from, phase } if behind.is_empty() => {
+                    awaited.push(Awaited { from, phase });
+                }
+                _ => behind.push(moved(desk, known.is_some(), step)?),
             }
-            _ => None,
-        });
+        }
         Some(Self {
             of,
-            moves: moves.collect::<Option<_>>()?,
+            bytes: desk.bytes_of_piece(),
+            before: before.into(),
+            raised,
+            awaited: awaited.into(),
+            behind: behind.into(),
             slot_bytes,
-            few: of
-                .known
-                .and_then(|(operator, element)| operator.for_few(element)),
+            known,
+            few: known.and_then(|(operator, element)| operator.for_few(element)),
+            changes_hands: program.changes_hands,
             one_reader: program.one_reader,
             program: program.clone(),
         })
+    }
+
+    /// The number of the first step that awaits a flag.
+    #[inline]
+    pub fn first_awaited(&self) -> usize {
+        1 + self.before.len() + usize::from(self.raised.is_some())
+    }
+}
+
+fn moved(desk: &Desk<'_>, combines: bool, step: &Action) -> Option<Move> {
+    match *step {
+        Action::Copy { from, to } => copied(desk, Operand::own(from), to),
+        Action::Read { from, data, into } => copied(desk, Operand::of_peer(from, data), into),
+        Action::Fold { left, right, into } if combines => {
+            let (left, left_bytes) = place(desk, left)?;
+            let (right, right_bytes) = place(desk, right)?;
+            let (into, bytes) = place(desk, Operand::own(into))?;
+            (left_bytes == bytes && right_bytes == bytes).then_some(Move::Fold {
+                left,
+                right,
+                into,
+                bytes,
+            })
+        }
+        _ => None,
     }
 }
 
@@ -175,7 +229,7 @@ struct Kept {
 impl ShortCalls {
     #[inline]
     fn at(of: &Depends) -> usize {
-        let mixed = (of.call ^ (of.bytes as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (of.call ^ (of.bytes as u64) << 24).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 59) as usize % KEPT
     }
 
@@ -228,12 +282,13 @@ mod tests {
         };
         let mut desk = Desk::new(small, None);
         desk.work_in(program.inline.as_ref()?.in_segment()?);
-        let of = Depends {
-            call: 0,
-            bytes,
-            known: Some((Operator::Sum, Element::Basic(Basic::F64))),
-        };
-        ShortCall::new(of, program, &desk)
+        let known = Some((Operator::Sum, Element::Basic(Basic::F64)));
+        let of = Depends::new(&Call::new(Operation::Barrier, 2), bytes, known);
+        ShortCall::new(of, known, program, &desk)
+    }
+
+    fn moves(call: &ShortCall) -> impl Iterator<Item = &Move> {
+        call.before.iter().chain(&call.behind)
     }
 
     /// Short calls of one phase are worked out, step by step.
@@ -247,7 +302,9 @@ mod tests {
                 };
                 let told = format!("{operation:?} of {rank} of {ranks}");
                 let call = short(&program, 8).expect(&told);
-                assert_eq!(call.moves.len(), program.actions.len(), "{told}");
+                // All but the first and the last.
+                let steps = call.first_awaited() - 1 + call.awaited.len() + call.behind.len();
+                assert_eq!(steps + 2, program.actions.len(), "{told}");
                 worked_out += 1;
                 assert!(
                     short(&program, 64 << 10).is_none() || call.slot_bytes == 0,
@@ -264,7 +321,7 @@ mod tests {
         let program = program(Operation::Alltoall, 3, 1).expect("for the call");
         let call = short(&program, 16).expect("short");
         assert_eq!(call.slot_bytes, 32);
-        let copies: Vec<_> = (call.moves.iter())
+        let copies: Vec<_> = moves(&call)
             .filter_map(|step| match step {
                 Move::Copy {
                     from,
@@ -280,6 +337,33 @@ mod tests {
         );
         let read = |peer| copies.iter().filter(|c| c.0 == Memory::Peer(peer)).count();
         assert_eq!([0, 1, 2].map(read), [1, 0, 1]);
+    }
+
+    /// Whatever differs in a call, another is kept.
+    #[test]
+    fn calls_that_differ_depend_on_other_things() {
+        let f64 = Element::Basic(Basic::F64);
+        let pair = Element::Pair {
+            value: Basic::F64,
+            index: Basic::I32,
+        };
+        let sum = Some((Operator::Sum, f64));
+        let call = |operation| Call::new(operation, 4);
+        let reduce = call(Operation::Reduce);
+        let all = [
+            Depends::new(&reduce, 8, sum),
+            Depends::new(&reduce.root(1), 8, sum),
+            Depends::new(&call(Operation::Allreduce), 8, sum),
+            Depends::new(&call(Operation::Allreduce).in_place(), 8, sum),
+            Depends::new(&reduce, 16, sum),
+            Depends::new(&reduce, 8, None),
+            Depends::new(&reduce, 8, Some((Operator::Max, f64))),
+            Depends::new(&reduce, 8, Some((Operator::Sum, Element::Basic(Basic::I64)))),
+            Depends::new(&reduce, 8, Some((Operator::MinLoc, pair))),
+        ];
+        for (at, one) in all.iter().enumerate() {
+            assert_eq!(all.iter().position(|other| other == one), Some(at));
+        }
     }
 
     #[test]

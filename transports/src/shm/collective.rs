@@ -454,7 +454,7 @@ impl Collective {
 
     /// Memory beside a rank's flag: [`BESIDE_FLAG_BYTES`] bytes.
     #[inline]
-    fn beside_flag(&self, peer: u32, set: usize) -> *mut u8 {
+    pub fn beside_flag(&self, peer: u32, set: usize) -> *mut u8 {
         let at = SET_AT[set & 1] + std::mem::offset_of!(FlagLine, data);
         self.page(peer).wrapping_add(at)
     }

@@ -8,15 +8,12 @@
 //!    `short`), of this rank's slot, or of a slot of a peer whose flag was seen (invariants 1
 //!    to 3 of the segment).
 
-use super::{At, Begun, FAILED, Known, Lane, SegmentCalls, below};
+use super::{Begun, FAILED, Known, Lane, SegmentCalls, below};
 use crate::exec::in_segment::{LEAST_TAKEN, copy_short};
 use crate::exec::inline::Room;
-use crate::exec::short::{Memory, Move, Place, ShortCall};
-use crate::progress::links::Links;
-use crate::progress::port::Port;
+use crate::exec::short::{Awaited, Memory, Move, Place, ShortCall};
 #[cfg(debug_assertions)]
 use crate::progress::steps::{self, Phase};
-use osier_transports::PeerMemory;
 use osier_transports::shm::{BESIDE_FLAG_BYTES, Collective, Done, Raised, Said};
 
 /// More is combined with the widest registers.
@@ -40,11 +37,21 @@ pub struct Numbers {
     pub call: u32,
 }
 
-/// How far one move is.
-enum Moved {
-    Done,
-    For(u32),
+/// How far a peer is.
+enum Look {
+    There,
+    Late,
     Unusual,
+}
+
+/// A call in flight, as its flags tell.
+#[derive(Clone, Copy)]
+struct InFlight {
+    call: u32,
+    set: usize,
+    turn: u16,
+    /// Of slots, where they change hands.
+    in_turn: u16,
 }
 
 impl SegmentCalls {
@@ -85,11 +92,16 @@ impl Lane {
             }
         }
         let turn = self.port.in_segment.turns[set];
-        let in_turn = if short.program.changes_hands { turn } else { 0 };
+        let at = InFlight {
+            call: number,
+            set,
+            turn,
+            in_turn: if short.changes_hands { turn } else { 0 },
+        };
         let Ok(Some(collective)) = self.port.links.collective() else {
             return Short::NotBegun;
         };
-        let Ok(Ok(slot)) = collective.own_slot(set, short.slot_bytes, in_turn) else {
+        let Ok(Ok(slot)) = collective.own_slot(set, short.slot_bytes, at.in_turn) else {
             return Short::NotBegun;
         };
         if short.slot_bytes > BESIDE_FLAG_BYTES {
@@ -97,55 +109,77 @@ impl Lane {
         }
         room.slot_at(slot);
         // From here on it is counted.
+        for step in &*short.before {
+            if !take(step, short, at, collective, room) {
+                return Short::NotBegun;
+            }
+        }
+        if let Some(phase) = short.raised {
+            raise(short, at, phase, collective);
+            self.port.links.wake_members();
+        }
+        // What others need is told.
         let numbers = Numbers {
             tags: self.executor.next_tags(),
             call: number,
         };
-        let before = self.port.in_segment.last;
-        let turns = self.port.in_segment.turns;
-        self.port.in_segment.last[set] = Some(number);
-        if short.program.changes_hands {
-            self.port.in_segment.turns[set] = turn.wrapping_add(1);
+        let calls = &mut self.port.in_segment;
+        let before = (calls.last, calls.turns);
+        calls.last[set] = Some(number);
+        if short.changes_hands {
+            calls.turns[set] = turn.wrapping_add(1);
         }
-        let mut taken = 0;
-        let mut looks = 0;
-        loop {
-            let Port {
-                links, in_segment, ..
-            } = &mut self.port;
-            let Some(collective) = links.opened_collective() else {
-                return Short::NotBegun;
-            };
-            let mut taking = Taking {
-                short,
-                links,
-                collective,
-                peers: &mut in_segment.peers,
-                call: number,
-                set,
-                turn,
-                in_turn,
-            };
-            let before_all = taken;
-            let peer = match taking.take(&mut taken, room) {
-                Moved::Done => return Short::Done,
-                Moved::For(peer) => Some(peer),
-                Moved::Unusual => None,
-            };
-            looks = if taken == before_all { looks + 1 } else { 1 };
-            if peer.is_some_and(|peer| wait(self, peer, looks)) {
-                continue;
+        let mut taken = short.first_awaited();
+        for peer in &*short.awaited {
+            let mut looks = 0;
+            loop {
+                match self.look(short, at, *peer) {
+                    Look::There => break,
+                    Look::Late => {
+                        looks += 1;
+                        if wait(self, peer.from, looks) {
+                            continue;
+                        }
+                    }
+                    Look::Unusual => {}
+                }
+                return self.left_to_steps(short, before, (numbers, taken));
             }
-            self.port.in_segment.begun.push(Begun {
-                call: number,
-                before,
-                turns,
-                changes_hands: short.program.changes_hands,
-                over: 0,
-                lent: false,
-            });
-            return Short::Taken(numbers, taken);
+            taken += 1;
         }
+        let Some(collective) = self.port.links.opened_collective() else {
+            return self.left_to_steps(short, before, (numbers, taken));
+        };
+        for step in &*short.behind {
+            if !take(step, short, at, collective, room) {
+                return self.left_to_steps(short, before, (numbers, taken));
+            }
+            taken += 1;
+        }
+        collective.set_done(Done {
+            call: number.wrapping_add(1),
+            segments: 0,
+        });
+        self.port.links.wake_members();
+        Short::Done
+    }
+
+    #[cold]
+    fn left_to_steps(
+        &mut self,
+        short: &ShortCall,
+        (before, turns): ([Option<u32>; 2], [u16; 2]),
+        (numbers, taken): (Numbers, usize),
+    ) -> Short {
+        self.port.in_segment.begun.push(Begun {
+            call: numbers.call,
+            before,
+            turns,
+            changes_hands: short.changes_hands,
+            over: 0,
+            lent: false,
+        });
+        Short::Taken(numbers, taken)
     }
 
     /// The first peer for which the last call of a set is not over, as far as is known or seen.
@@ -159,104 +193,33 @@ impl Lane {
             Err(_) => Some(peer),
         }
     }
-}
-
-/// A call in flight, between two polls for messages.
-struct Taking<'a> {
-    short: &'a ShortCall,
-    links: &'a Links,
-    collective: &'a Collective,
-    peers: &'a mut [Known],
-    call: u32,
-    set: usize,
-    turn: u16,
-    /// Of slots, where they change hands.
-    in_turn: u16,
-}
-
-impl Taking<'_> {
-    /// Takes moves, until one waits.
-    #[inline]
-    fn take(&mut self, taken: &mut usize, room: &mut Room) -> Moved {
-        for step in &self.short.moves[*taken..] {
-            let moved = match *step {
-                Move::Enter => Moved::Done,
-                Move::Raise { phase } => self.raise(phase),
-                Move::Await { from, phase } => self.look(from, phase),
-                Move::Copy { from, to, bytes } => self.copy((from, to), bytes, room),
-                Move::Fold {
-                    left,
-                    right,
-                    into,
-                    bytes,
-                } => self.fold([left, right, into], bytes, room),
-                Move::Leave => {
-                    let done = Done {
-                        call: self.call.wrapping_add(1),
-                        segments: 0,
-                    };
-                    self.collective.set_done(done);
-                    self.links.wake_members();
-                    Moved::Done
-                }
-            };
-            match moved {
-                Moved::Done => *taken += 1,
-                waits => return waits,
-            }
-        }
-        Moved::Done
-    }
-
-    #[inline]
-    fn raise(&self, phase: u16) -> Moved {
-        let said = Said {
-            bytes: self.short.of.bytes as u64,
-            done: self.call,
-            turn: self.turn,
-        };
-        let raised = Raised {
-            call: self.call,
-            progress: phase,
-        };
-        #[cfg(debug_assertions)]
-        steps::at(Phase::Posts, steps::FLAG);
-        self.collective.raise(self.set, raised, said);
-        self.links.wake_members();
-        #[cfg(debug_assertions)]
-        steps::at(Phase::Posted, steps::FLAG);
-        Moved::Done
-    }
 
     /// Whether a peer's flag is raised.
     #[inline]
-    fn look(&mut self, from: u32, phase: u16) -> Moved {
-        let raised = match self.collective.flag(from, self.set) {
+    fn look(&mut self, short: &ShortCall, at: InFlight, peer: Awaited) -> Look {
+        let Awaited { from, phase } = peer;
+        let Some(collective) = self.port.links.opened_collective() else {
+            return Look::Unusual;
+        };
+        let raised = match collective.flag(from, at.set) {
             Ok(Some(raised)) => raised,
-            Ok(None) => return Moved::For(from),
-            Err(_) => return Moved::Unusual,
+            Ok(None) => return Look::Late,
+            Err(_) => return Look::Unusual,
         };
-        if raised.call != self.call || raised.progress < phase {
-            let late = raised.call == self.call || below(raised.call, self.call);
-            return if late {
-                Moved::For(from)
-            } else {
-                Moved::Unusual
-            };
+        if raised.call != at.call || raised.progress < phase {
+            let late = raised.call == at.call || below(raised.call, at.call);
+            return if late { Look::Late } else { Look::Unusual };
         }
-        let Ok(said) = self.collective.said(from, self.set, self.call) else {
-            return Moved::Unusual;
+        let Ok(said) = collective.said(from, at.set, at.call) else {
+            return Look::Unusual;
         };
-        let alike = said.bytes == self.short.of.bytes as u64
-            && (!self.short.program.changes_hands || said.turn == self.turn)
+        let alike = said.bytes == short.bytes as u64
+            && (!short.changes_hands || said.turn == at.turn)
             && raised.progress != FAILED;
-        let Some(known) = self.peers.get_mut(from as usize).filter(|_| alike) else {
-            return Moved::Unusual;
+        let known = self.port.in_segment.peers.get_mut(from as usize);
+        let Some(known) = known.filter(|_| alike) else {
+            return Look::Unusual;
         };
-        known.seen = Some(At {
-            call: self.call,
-            segment: 0,
-        });
         if known.done.is_none_or(|done| below(done.call, said.done)) {
             known.done = Some(Done {
                 call: said.done,
@@ -265,77 +228,119 @@ impl Taking<'_> {
         }
         #[cfg(debug_assertions)]
         steps::at(Phase::Handled, steps::FLAG);
-        Moved::Done
+        Look::There
     }
+}
 
-    #[inline]
-    fn copy(&self, (from, to): (Place, Place), bytes: u32, room: &mut Room) -> Moved {
-        let Some(source) = self.source(from, room) else {
-            return Moved::Unusual;
-        };
-        let into = room.at(to.of).wrapping_add(to.offset as usize);
-        // SAFETY: invariant 1: as many bytes each.
-        unsafe { copy_short(source, into, bytes as usize) };
-        self.take_lines(from, bytes);
-        Moved::Done
-    }
+#[inline]
+fn raise(short: &ShortCall, at: InFlight, phase: u16, collective: &Collective) {
+    let said = Said {
+        bytes: short.bytes as u64,
+        done: at.call,
+        turn: at.turn,
+    };
+    let raised = Raised {
+        call: at.call,
+        progress: phase,
+    };
+    #[cfg(debug_assertions)]
+    steps::at(Phase::Posts, steps::FLAG);
+    collective.raise(at.set, raised, said);
+    #[cfg(debug_assertions)]
+    steps::at(Phase::Posted, steps::FLAG);
+}
 
-    #[inline]
-    fn fold(&self, [left, right, into]: [Place; 3], bytes: u32, room: &mut Room) -> Moved {
-        let (first, second) = (self.source(left, room), self.source(right, room));
-        let (Some(first), Some(second)) = (first, second) else {
-            return Moved::Unusual;
-        };
-        let to = room.at(into.of).wrapping_add(into.offset as usize);
-        let length = bytes as usize;
-        match (self.short.few, self.short.of.known) {
-            (Some(function), _) if length <= FEW_BYTES => {
-                // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
-                unsafe { function(first, second, to, length) };
-            }
-            (_, Some((operator, element))) => {
-                // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
-                let done = unsafe { operator.combine_raw(element, first, second, to, length) };
-                if done.is_err() {
-                    return Moved::Unusual;
-                }
-            }
-            (_, None) => return Moved::Unusual,
-        }
-        self.take_lines(left, bytes);
-        self.take_lines(right, bytes);
-        Moved::Done
-    }
-
-    /// Where a source lies. None: a peer's, that is not where slots are.
-    #[inline]
-    fn source(&self, place: Place, room: &mut Room) -> Option<*const u8> {
+/// Takes a move; false: what it reads is elsewhere.
+#[inline]
+fn take(
+    step: &Move,
+    short: &ShortCall,
+    at: InFlight,
+    collective: &Collective,
+    room: &mut Room,
+) -> bool {
+    let source = |place: Place, room: &mut Room| {
         let base = match place.of {
-            Memory::Peer(peer) => self.slot_of(peer)?.address()?,
-            own => room.at(own),
+            Memory::Peer(peer) => slot_of(short, at, peer, collective)?,
+            own => room.at(own).cast_const(),
         };
         Some(base.wrapping_add(place.offset as usize))
-    }
-
-    #[inline]
-    fn slot_of(&self, peer: u32) -> Option<PeerMemory> {
-        let bytes = self.short.slot_bytes;
-        if bytes > BESIDE_FLAG_BYTES && self.collective.lent(peer, self.set) != 0 {
-            return None;
+    };
+    match *step {
+        Move::Copy { from, to, bytes } => {
+            let Some(source) = source(from, room) else {
+                return false;
+            };
+            let into = room.at(to.of).wrapping_add(to.offset as usize);
+            // SAFETY: invariant 1: as many bytes each.
+            unsafe { copy_short(source, into, bytes as usize) };
+            take_lines(short, at, (from, bytes), collective);
         }
-        let slot = (self.collective).slot_of(peer, self.set, bytes, self.in_turn);
-        slot.ok()
-    }
-
-    #[inline]
-    fn take_lines(&self, place: Place, bytes: u32) {
-        if self.short.one_reader
-            && bytes as usize >= LEAST_TAKEN
-            && let Memory::Peer(peer) = place.of
-            && let Some(slot) = self.slot_of(peer)
-        {
-            // SAFETY: invariant 3 of `in_segment`: nobody else reads this piece of the slot.
-            unsafe { slot.take_lines(place.offset as usize, bytes as usize) };
+        Move::Fold {
+            left,
+            right,
+            into,
+            bytes,
+        } => {
+            let (Some(first), Some(second)) = (source(left, room), source(right, room)) else {
+                return false;
+            };
+            let to = room.at(into.of).wrapping_add(into.offset as usize);
+            let length = bytes as usize;
+            match (short.few, short.known) {
+                (Some(function), _) if length <= FEW_BYTES => {
+                    // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
+                    unsafe { function(first, second, to, length) };
+                }
+                (_, Some((operator, element))) => {
+                    // SAFETY: invariant 1: as many bytes each, of pieces that are apart, or one.
+                    let done = unsafe { operator.combine_raw(element, first, second, to, length) };
+                    if done.is_err() {
+                        return false;
+                    }
+                }
+                (_, None) => return false,
+            }
+            take_lines(short, at, (left, bytes), collective);
+            take_lines(short, at, (right, bytes), collective);
         }
+    }
+    true
+}
+
+/// Where a peer's slot lies. None: not where slots are.
+#[inline]
+fn slot_of(
+    short: &ShortCall,
+    at: InFlight,
+    peer: u32,
+    collective: &Collective,
+) -> Option<*const u8> {
+    let bytes = short.slot_bytes;
+    if bytes <= BESIDE_FLAG_BYTES {
+        return Some(collective.beside_flag(peer, at.set));
+    }
+    if collective.lent(peer, at.set) != 0 {
+        return None;
+    }
+    let slot = collective.slot_of(peer, at.set, bytes, at.in_turn);
+    slot.ok()?.address()
+}
+
+#[inline]
+fn take_lines(
+    short: &ShortCall,
+    at: InFlight,
+    (place, bytes): (Place, u32),
+    collective: &Collective,
+) {
+    let bytes = bytes as usize;
+    if short.one_reader
+        && bytes >= LEAST_TAKEN
+        && let Memory::Peer(peer) = place.of
+        && let Ok(slot) = collective.slot_of(peer, at.set, short.slot_bytes, at.in_turn)
+    {
+        // SAFETY: invariant 3 of `in_segment`: nobody else reads this piece of the slot.
+        unsafe { slot.take_lines(place.offset as usize, bytes) };
     }
 }
