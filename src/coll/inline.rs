@@ -313,7 +313,8 @@ impl Communicator {
         };
         let mut lane = self.lane().lock();
         if lane.idle()
-            && let Some(short) = (lane.executor.short_calls).take(&Depends::new(call, small.bytes, None))
+            && let Some(short) =
+                (lane.executor.short_calls).take(&Depends::new(call, small.bytes, None))
         {
             let begun = self.run_short(lane, short, small, None);
             return self.ended(begun, ask);

@@ -3,6 +3,7 @@
 //! ```text
 //! F     barriers in one phase:                  c + flag
 //! G(m)  allgathers in one phase:                c + write(m) + flag + read(m) + copy(m)
+//! G4    the same of 64 bytes in four segments:  28 (step - what is worked out before) + 3 flag
 //! ```
 //!
 //! `c` is what an inline call costs, which [`super::rounds`] has found. How much
@@ -18,6 +19,13 @@ use osier_engine::error::Result;
 /// Sizes of what goes through slots.
 const SLOT_LOGS: [u32; 10] = [3, 6, 8, 10, 11, 12, 13, 14, 15, 16];
 
+/// The size of those in segments,
+const CUT_AT: usize = 1;
+const CUT_LOG: u32 = SLOT_LOGS[CUT_AT];
+/// their segments, and the steps of each.
+const SEGMENTS: u32 = 4;
+const STEPS: u32 = 7;
+
 /// Share of a writer in what a piece costs that goes through a slot.
 const WRITTEN: f64 = 0.4;
 
@@ -26,6 +34,8 @@ pub(super) struct SegmentTimes {
     barrier: f64,
     /// Allgathers, by size.
     slots: Vec<f64>,
+    /// The second of them in segments.
+    cut: f64,
 }
 
 impl SegmentTimes {
@@ -45,8 +55,17 @@ impl SegmentTimes {
             let call = |_| pair.allgather(&send[..bytes], &mut data[..]);
             slots.push(median(pair, false, call)?);
         }
+        let data = &mut recv[..2 << CUT_LOG];
+        pair.use_algorithm(Some((Algorithm::OnePhase, SEGMENTS)));
+        let cut = median(pair, false, |_| {
+            pair.allgather(&send[..1 << CUT_LOG], &mut data[..])
+        })?;
         pair.use_algorithm(None);
-        Ok(Some(SegmentTimes { barrier, slots }))
+        Ok(Some(SegmentTimes {
+            barrier,
+            slots,
+            cut,
+        }))
     }
 
     /// The shorter of each time.
@@ -55,6 +74,7 @@ impl SegmentTimes {
         SegmentTimes {
             barrier: self.barrier.min(other.barrier),
             slots: slots.map(|(a, b)| a.min(*b)).collect(),
+            cut: self.cut.min(other.cut),
         }
     }
 
@@ -80,8 +100,12 @@ impl SegmentTimes {
             push(&mut write, log, WRITTEN * both);
             push(&mut read, log, (1.0 - WRITTEN) * both);
         }
+        let whole = self.slots[CUT_AT];
+        let more = self.cut - whole - f64::from(SEGMENTS - 1) * flag;
+        let step = more.max(0.0) / f64::from(SEGMENTS * STEPS);
         SegmentCosts {
             flag_ns: round(flag),
+            step_ns: round(step),
             switch_ns: 0.0,
             ranks_per_core: 0,
             write,

@@ -90,6 +90,9 @@ pub struct CallCosts {
 pub struct SegmentCosts {
     /// From a flag's store until the rank that waits for it goes on, in ns.
     pub flag_ns: f64,
+    /// Each step of a call of several segments, in ns.
+    #[serde(default = "unknown_step")]
+    pub step_ns: f64,
     /// For how long a rank that waits leaves its core to those that share it: of ranks that
     /// do, which [`CallCosts::shared_by`] tells.
     #[serde(skip)]
@@ -116,6 +119,7 @@ impl SegmentCosts {
         };
         SegmentCosts {
             flag_ns: links.latency_ns / 2.0,
+            step_ns: unknown_step(),
             switch_ns: 0.0,
             ranks_per_core: 0,
             write: line(10.0, 2.0 * links.copy_ns_per_byte),
@@ -135,6 +139,7 @@ impl SegmentCosts {
     pub(crate) fn planned(&self) -> Segment {
         Segment {
             flag_ns: self.flag_ns,
+            step_ns: self.step_ns,
             switch_ns: self.switch_ns,
             ranks_per_core: self.ranks_per_core,
             write: line(&self.write),
@@ -144,6 +149,12 @@ impl SegmentCosts {
             slot_bytes: SLOT_BYTES as u64,
         }
     }
+}
+
+/// A step of a call in a segment that is not worked out before, where it was not measured: on an
+/// AMD EPYC of family 25, 2026-11-25.
+fn unknown_step() -> f64 {
+    15.0
 }
 
 /// Error of a table that was never compared with measurements.
@@ -282,6 +293,10 @@ impl CallCosts {
                 "calls.segment.flag_ns",
                 self.segment.as_ref().map_or(0.0, |s| s.flag_ns),
             ),
+            (
+                "calls.segment.step_ns",
+                self.segment.as_ref().map_or(0.0, |s| s.step_ns),
+            ),
         ] {
             if !(ns.is_finite() && ns >= 0.0) {
                 return Err(format!("{name} is {ns}, expected 0 or more"));
@@ -325,6 +340,7 @@ impl CallCosts {
         }
         if let Some(segment) = &mut table.segment {
             segment.flag_ns *= times;
+            segment.step_ns *= times;
             segment.switch_ns = switches;
             segment.ranks_per_core = ranks_per_core;
             for work in segment.write.iter_mut().chain(&mut segment.read) {

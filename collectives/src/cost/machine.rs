@@ -113,6 +113,9 @@ pub struct Machine {
 pub struct Segment {
     /// From a flag's store until the rank that awaits it goes on.
     pub flag_ns: f64,
+    /// What each step takes beside, in calls of several segments or whose vector is cut: those of
+    /// others are worked out before.
+    pub step_ns: f64,
     /// For how long a rank that waits leaves its core to those that share it.
     pub switch_ns: f64,
     /// Ranks that share a core. What all do at a time costs as many times more, which the

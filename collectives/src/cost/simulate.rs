@@ -234,6 +234,10 @@ pub(crate) fn play(
         };
         if !direct && row.is_some_and(in_row) {
             ways.processor[rank].free = machine.executor.row_ns;
+            let segment = (machine.segment.as_ref()).filter(|_| part.in_segment);
+            if let Some(segment) = segment.filter(|_| segments > 1 || part.cut > 1) {
+                ways.step[rank] = segment.step_ns;
+            }
         } else {
             ways.processor[rank].free = machine.executor.run_ns;
             ways.step[rank] = machine.executor.step_ns;

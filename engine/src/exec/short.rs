@@ -358,7 +358,11 @@ mod tests {
             Depends::new(&reduce, 16, sum),
             Depends::new(&reduce, 8, None),
             Depends::new(&reduce, 8, Some((Operator::Max, f64))),
-            Depends::new(&reduce, 8, Some((Operator::Sum, Element::Basic(Basic::I64)))),
+            Depends::new(
+                &reduce,
+                8,
+                Some((Operator::Sum, Element::Basic(Basic::I64))),
+            ),
             Depends::new(&reduce, 8, Some((Operator::MinLoc, pair))),
         ];
         for (at, one) in all.iter().enumerate() {
