@@ -331,8 +331,10 @@ fn each<T: Copy>(on: Operands, f: impl Fn(T, T) -> T) -> Option<()> {
     while at + IN_BLOCK * size <= on.bytes {
         let [left, right] =
             [on.left, on.right].map(|of| of.wrapping_add(at).cast::<[T; IN_BLOCK]>());
-        // SAFETY: invariant 5: inside both operands.
-        let (left, right) = unsafe { (left.read_unaligned(), right.read_unaligned()) };
+        // SAFETY: invariant 5: inside the operand.
+        let left = unsafe { left.read_unaligned() };
+        // SAFETY: invariant 5: inside the operand.
+        let right = unsafe { right.read_unaligned() };
         let mut made = left;
         for i in 0..IN_BLOCK {
             made[i] = f(left[i], right[i]);
@@ -344,10 +346,13 @@ fn each<T: Copy>(on: Operands, f: impl Fn(T, T) -> T) -> Option<()> {
     }
     while at + size <= on.bytes {
         let [left, right] = [on.left, on.right].map(|of| of.wrapping_add(at).cast::<T>());
-        // SAFETY: invariant 5: inside both operands.
-        let made = unsafe { f(left.read_unaligned(), right.read_unaligned()) };
+        // SAFETY: invariant 5: inside the operand.
+        let left = unsafe { left.read_unaligned() };
+        // SAFETY: invariant 5: inside the operand.
+        let right = unsafe { right.read_unaligned() };
+        let into = on.into.wrapping_add(at).cast::<T>();
         // SAFETY: invariant 5: inside the result.
-        unsafe { on.into.wrapping_add(at).cast::<T>().write_unaligned(made) };
+        unsafe { into.write_unaligned(f(left, right)) };
         at += size;
     }
     Some(())

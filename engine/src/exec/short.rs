@@ -4,7 +4,7 @@
 //! the program and to work out where each region lies takes longer. So a communicator keeps
 //! what it has worked out for the calls that it makes again and again: moves between places,
 //! each an offset within memory that the call knows. The lane takes them
-//! ([`crate::progress::short_calls`]); what is unusual, it leaves to the steps of the program,
+//! ([`crate::progress::in_segment::short_calls`]); what is unusual, it leaves to the steps of the program,
 //! which go on from there, one for one.
 //!
 //! # Invariants
@@ -352,7 +352,7 @@ mod tests {
         let reduce = call(Operation::Reduce);
         let all = [
             Depends::new(&reduce, 8, sum),
-            Depends::new(&reduce.root(1), 8, sum),
+            Depends::new(&reduce.clone().root(1), 8, sum),
             Depends::new(&call(Operation::Allreduce), 8, sum),
             Depends::new(&call(Operation::Allreduce).in_place(), 8, sum),
             Depends::new(&reduce, 16, sum),
