@@ -88,16 +88,24 @@ impl World {
         let view = memory.raw();
         let direct = self
             .lane(to.rank, to.context)
-            .receive_direct(&view, to.pattern);
+            .receive_direct(&view, to.pattern, true);
         self.note_deaths();
-        if let Direct::Received(outcome) = direct {
-            let room = memory.room;
-            let r = self.new_receive(to, Some(memory), room, None);
-            self.trace_receive("direct receive", r);
-            self.report.direct += 1;
-            return self.received(r, Ok(outcome), None).map(|()| true);
+        let room = memory.room;
+        match direct {
+            Direct::Received(outcome) => {
+                let r = self.new_receive(to, Some(memory), room, None);
+                self.trace_receive("direct receive", r);
+                self.report.direct += 1;
+                self.received(r, Ok(outcome), None).map(|()| true)
+            }
+            Direct::Begun(handle) => {
+                let r = self.new_receive(to, Some(memory), room, None);
+                self.trace_receive("direct receive of a first part", r);
+                self.report.direct += 1;
+                self.posted(r, Ok(Posted::Pending(handle))).map(|()| true)
+            }
+            Direct::Nothing | Direct::Other => Ok(false),
         }
-        Ok(false)
     }
 
     pub fn received(

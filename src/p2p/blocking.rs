@@ -166,10 +166,15 @@ impl Communicator {
     ) -> Result<Status> {
         let (source, tag) = (source.into(), tag.into());
         if let Some((source, tag)) = names::exact(source, tag, self.peer_count())
-            && let Some(bytes) =
+            && let Some(begun) =
                 buffer.lend_mut(|view| self.receive_short(view.as_raw(), source, tag))
         {
-            return Ok(Status::new(source as usize, tag, bytes));
+            return match begun {
+                Begun::Received(bytes) => Ok(Status::new(source as usize, tag, bytes)),
+                Begun::Posted(handle) => Ok(self
+                    .reported(self.wait_raw(Posted::Pending(handle)))?
+                    .into()),
+            };
         }
         match self.reported(names::pattern(source, tag, self.peer_count()))? {
             Some(pattern) => Ok(self
@@ -459,7 +464,8 @@ impl Communicator {
     /// Waits a while for a short message, and receives it; `None`: receive it
     /// by a request.
     #[inline]
-    fn receive_short(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+    #[track_caller]
+    fn receive_short(&self, view: &RawView, source: u32, tag: u32) -> Option<Begun> {
         if self.core().trace.is_some() || view.as_device().is_some() {
             return None;
         }
@@ -467,7 +473,11 @@ impl Communicator {
         if !lane.may_receive_directly(Pattern::exact(source, tag)) {
             return None;
         }
-        self.receive_here(&mut lane, view, source, tag)
+        let begun = self.begin_here(&mut lane, view, (source, tag), true);
+        if let Some(Begun::Posted(_)) = begun {
+            self.core().after(&mut lane);
+        }
+        begun
     }
 
     /// Begins to receive what names its source and tag, for layers above that keep handles
@@ -495,7 +505,8 @@ impl Communicator {
             return None;
         }
         let begun = match lane.receive_at_once(&view, source, tag) {
-            Some(bytes) => Some(Begun::Received(bytes)),
+            Some(Posted::Done(outcome)) => Some(Begun::Received(outcome.bytes)),
+            Some(Posted::Pending(handle)) => Some(Begun::Posted(handle)),
             None if lane.expects_all() => lane.post_exact(view, source, tag).map(Begun::Posted),
             None => None,
         };
@@ -541,18 +552,43 @@ impl Communicator {
         source: u32,
         tag: u32,
     ) -> Option<usize> {
+        match self.begin_here(lane, view, (source, tag), false)? {
+            Begun::Received(bytes) => Some(bytes),
+            // Not here.
+            Begun::Posted(_) => None,
+        }
+    }
+
+    /// The same, and a receive is posted for a message whose first part comes, if the call
+    /// `may_begin` one.
+    #[inline]
+    #[track_caller]
+    fn begin_here(
+        &self,
+        lane: &mut Lane,
+        view: &RawView,
+        (source, tag): (u32, u32),
+        may_begin: bool,
+    ) -> Option<Begun> {
         // An answer takes a while: a poll now would only take the line away
         // from the peer that is about to write it.
         if !lane.take_just_sent()
             && let Some(bytes) = lane.receive_next(view, source, tag)
         {
-            return Some(bytes);
+            return Some(Begun::Received(bytes));
         }
-        self.await_short(lane, view, source, tag)
+        self.await_short(lane, view, (source, tag), may_begin)
     }
 
     #[inline(never)]
-    fn await_short(&self, lane: &mut Lane, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+    #[track_caller]
+    fn await_short(
+        &self,
+        lane: &mut Lane,
+        view: &RawView,
+        (source, tag): (u32, u32),
+        may_begin: bool,
+    ) -> Option<Begun> {
         let pattern = Pattern::exact(source, tag);
         let most = DIRECT_POLLS.min(self.core().spin_polls());
         let mut yields = self.core().direct_yields();
@@ -561,7 +597,7 @@ impl Communicator {
             backoff::pause(lane.backoff.missed(misses));
             if let Some(bytes) = lane.receive_next(view, source, tag) {
                 lane.backoff.found(misses);
-                return Some(bytes);
+                return Some(Begun::Received(bytes));
             }
             if self.lane().wanted() {
                 return None;
@@ -574,11 +610,15 @@ impl Communicator {
                 yields -= 1;
                 std::thread::yield_now();
             }
-            match lane.receive_direct(view, pattern) {
+            match lane.receive_direct(view, pattern, may_begin) {
                 Direct::Nothing => misses += 1,
                 Direct::Received(outcome) => {
                     lane.backoff.found(misses);
-                    return Some(outcome.bytes);
+                    return Some(Begun::Received(outcome.bytes));
+                }
+                Direct::Begun(handle) => {
+                    lane.backoff.found(misses);
+                    return Some(Begun::Posted(handle));
                 }
                 Direct::Other => return None,
             }
@@ -589,9 +629,12 @@ impl Communicator {
     #[track_caller]
     pub(crate) fn recv_raw(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
         if let (Some(source), TagPattern::Exact(tag)) = (pattern.source, pattern.tag)
-            && let Some(bytes) = self.receive_short(&view, source, tag)
+            && let Some(begun) = self.receive_short(&view, source, tag)
         {
-            return Ok(Outcome { source, tag, bytes });
+            return match begun {
+                Begun::Received(bytes) => Ok(Outcome { source, tag, bytes }),
+                Begun::Posted(handle) => self.wait_raw(Posted::Pending(handle)),
+            };
         }
         self.recv_posted(view, pattern)
     }
@@ -607,7 +650,13 @@ impl Communicator {
             let most = DIRECT_POLLS.min(self.core().spin_polls());
             let mut misses = 0;
             while misses < most && !self.lane().wanted() {
-                match lane.receive_direct(&view, pattern) {
+                match lane.receive_direct(&view, pattern, true) {
+                    Direct::Begun(handle) => {
+                        lane.backoff.found(misses);
+                        self.core().after(&mut lane);
+                        drop(lane);
+                        return self.wait_raw(Posted::Pending(handle));
+                    }
                     Direct::Nothing => {
                         misses += 1;
                         backoff::pause(lane.backoff.missed(misses));

@@ -235,3 +235,38 @@ fn neighbors_shift_in_a_ring() {
         }
     });
 }
+
+/// The first part of a message is there when its receive comes: the receive is posted for it, and
+/// the rest goes to the same memory. Of any kind of receive, and beside messages of other tags.
+#[test]
+fn messages_of_which_a_part_is_there_are_received() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    for network in osier::testing::Network::all() {
+        let sent = AtomicUsize::new(0);
+        osier::testing::ranks_on(&network, 2, |comm| {
+            let sizes = [16 << 10, (16 << 10) + 1, 20_000, 32 << 10, 100_000];
+            for (round, bytes) in sizes.into_iter().cycle().take(60).enumerate() {
+                let data = crate::support::pattern(bytes, round);
+                if comm.rank() == 0 {
+                    let request = comm.isend(data, 1, 7).expect("it leaves");
+                    sent.store(round + 1, Ordering::SeqCst);
+                    request.wait().expect("sent");
+                    continue;
+                }
+                while sent.load(Ordering::SeqCst) <= round {
+                    std::thread::yield_now();
+                }
+                let mut got = vec![0u8; bytes + round % 3];
+                let status = match round / sizes.len() % 4 {
+                    0 => comm.recv(&mut got, 0, 7),
+                    1 => comm.recv(&mut got, osier::ANY_SOURCE, 7),
+                    2 => comm.recv(&mut got, 0, osier::ANY_TAG),
+                    _ => comm.scope(|s| s.irecv(&mut got, 0, 7)?.wait()),
+                };
+                let status = status.expect("received");
+                assert_eq!((status.source(), status.bytes()), (Some(0), bytes));
+                assert!(got[..bytes] == data, "{bytes} bytes, round {round}");
+            }
+        });
+    }
+}

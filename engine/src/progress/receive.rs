@@ -45,8 +45,8 @@ impl Lane {
             && view.as_device().is_none()
             && self.is_plain()
         {
-            if let Some(bytes) = self.receive_at_once(&view, source, tag) {
-                return Ok(Posted::Done(Outcome { source, tag, bytes }));
+            if let Some(posted) = self.receive_at_once(&view, source, tag) {
+                return Ok(posted);
             }
             if self.unexpected.is_empty() {
                 let posted = self.post_exact(view, source, tag);
@@ -60,9 +60,9 @@ impl Lane {
     #[track_caller]
     fn irecv_any(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         if view.as_device().is_none()
-            && let Some(outcome) = self.receive_early(&view, pattern)
+            && let Some(posted) = self.receive_early(&view, pattern)
         {
-            return Ok(Posted::Done(outcome));
+            return Ok(posted);
         }
         self.post(view, pattern)
     }
@@ -74,10 +74,12 @@ impl Lane {
         self.port.check.is_none() && self.port.trace.is_none() && self.dead_count == 0
     }
 
-    /// Receives a message of one source and tag, if it is there and whole. Receives posted
-    /// before get theirs first. Where [`Lane::is_plain`], of memory of the host.
+    /// Receives a message of one source and tag, if it is there, or posts its receive if the
+    /// first part of it is. Receives posted before get theirs first. Where [`Lane::is_plain`],
+    /// of memory of the host.
     #[inline]
-    pub fn receive_at_once(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+    #[track_caller]
+    pub fn receive_at_once(&mut self, view: &RawView, source: u32, tag: u32) -> Option<Posted> {
         let pattern = Pattern::exact(source, tag);
         // First, so that nothing happens between a probe and its receive.
         if self.has_unexpected(pattern) {
@@ -89,14 +91,17 @@ impl Lane {
         if !self.may_receive_directly(pattern) {
             return None;
         }
-        let next = self.receive_next(view, source, tag);
-        next.or_else(|| self.receive_polled(view, pattern))
+        match self.receive_next(view, source, tag) {
+            Some(bytes) => Some(Posted::Done(Outcome { source, tag, bytes })),
+            None => self.receive_polled(view, pattern),
+        }
     }
 
     /// As [`Lane::receive_early`], after a look that found no short message.
     #[inline(never)]
-    fn receive_polled(&mut self, view: &RawView, pattern: Pattern) -> Option<usize> {
-        self.receive_early(view, pattern).map(|o| o.bytes)
+    #[track_caller]
+    fn receive_polled(&mut self, view: &RawView, pattern: Pattern) -> Option<Posted> {
+        self.receive_early(view, pattern)
     }
 
     /// Gives messages that are there to posted receives, before one more is posted.
@@ -196,7 +201,8 @@ impl Lane {
     /// not be posted: a stream of small messages is often ahead of the
     /// receives. Receives posted before get theirs first.
     #[inline]
-    fn receive_early(&mut self, view: &RawView, pattern: Pattern) -> Option<Outcome> {
+    #[track_caller]
+    fn receive_early(&mut self, view: &RawView, pattern: Pattern) -> Option<Posted> {
         for _ in 0..EARLY_POLLS {
             // First, so that nothing happens between a probe and its receive.
             if self.has_unexpected(pattern) {
@@ -207,8 +213,9 @@ impl Lane {
                 self.handle(message);
                 continue;
             }
-            match self.receive_direct(view, pattern) {
-                Direct::Received(outcome) => return Some(outcome),
+            match self.receive_direct(view, pattern, true) {
+                Direct::Received(outcome) => return Some(Posted::Done(outcome)),
+                Direct::Begun(handle) => return Some(Posted::Pending(handle)),
                 Direct::Nothing => return None,
                 Direct::Other => {}
             }
@@ -228,12 +235,18 @@ impl Lane {
             return self.receive_arrival(view, arrival);
         }
         self.refuse_dead(&view, pattern)?;
+        self.post_expected(view, pattern).map(Posted::Pending)
+    }
+
+    /// Posts a receive whose message has not come yet.
+    #[track_caller]
+    fn post_expected(&mut self, view: RawView, pattern: Pattern) -> Result<u32> {
         let handle = self.receive_op(view, pattern)?;
         let key = self.posted.post(pattern, handle);
         if let Some(op) = self.port.ops.get_mut(handle) {
             op.protocol = Protocol::Posted(Some(key));
         }
-        Ok(Posted::Pending(handle))
+        Ok(handle)
     }
 
     /// Receives a message that a matched probe took.
@@ -269,10 +282,12 @@ impl Lane {
     }
 
     /// Asks once for a message that goes straight to `view`, without posting
-    /// a receive. `Ok(None)`: none yet. Only while nothing else is posted and
-    /// nothing unexpected matches.
+    /// a receive. Only while nothing else is posted and nothing unexpected matches. If the call
+    /// `may_begin` a receive, one is posted for a message of which only the first part is there,
+    /// so that its bytes go straight to `view`, too.
     #[inline]
-    pub fn receive_direct(&mut self, view: &RawView, pattern: Pattern) -> Direct {
+    #[track_caller]
+    pub fn receive_direct(&mut self, view: &RawView, pattern: Pattern, may_begin: bool) -> Direct {
         debug_assert!(self.posted.is_empty());
         // By reference: what is copied straight after it was written waits for
         // the stores before it.
@@ -303,8 +318,28 @@ impl Lane {
                 });
             }
         }
+        let begins = may_begin && matches!(message.head.kind, wire::EAGER_FIRST | wire::RTS);
+        if begins && let Some(handle) = self.post_for(view, pattern, message) {
+            self.handle(message);
+            return Direct::Begun(handle);
+        }
         self.handle(message);
         Direct::Other
+    }
+
+    /// Posts a receive that takes a message, if it does.
+    #[track_caller]
+    fn post_for(&mut self, view: &RawView, pattern: Pattern, message: &Incoming) -> Option<u32> {
+        let (tag, _) = wire::halves(message.head.arg);
+        let envelope = Envelope {
+            source: message.peer,
+            tag,
+        };
+        // What has outlived its sender is dropped.
+        let lost = self.port.peers[message.peer as usize].dead.is_some();
+        let takes = pattern.accepts(envelope) && !lost;
+        // Without room for its operation it is a message that nobody expects.
+        takes.then(|| self.post_expected(view.clone(), pattern).ok())?
     }
 
     /// Asks once for the next message of `source`, if it is short and has this
@@ -905,6 +940,8 @@ pub enum Direct {
     Nothing,
     /// The message, now in the view.
     Received(Outcome),
+    /// Its first part: this receive was posted for it.
+    Begun(u32),
     /// Something else, which has been handled.
     Other,
 }
