@@ -13,7 +13,7 @@ use osier::buffers::{OwnedBuffer, OwnedBufferMut};
 use osier::collectives::{Contribution, Destination, OwnedContribution, OwnedDestination};
 use osier::datatype::bottom;
 use osier::{Buffer, BufferMut, Elements, Layout, View, ViewMut};
-use osier_engine::view::RawView;
+use osier_engine::view::{Plain, RawView};
 
 /// An address that C gives.
 pub type Address = *mut u8;
@@ -115,6 +115,14 @@ impl Buffer for Memory {
             Memory::View(view) => view,
         })
     }
+
+    #[inline]
+    fn plain(&self) -> Option<Plain> {
+        match self {
+            Memory::Elements(elements) => elements.plain(),
+            Memory::View(_) => None,
+        }
+    }
 }
 
 impl Buffer for MemoryMut {
@@ -146,6 +154,14 @@ impl BufferMut for MemoryMut {
             }
             MemoryMut::View(view) => view,
         })
+    }
+
+    #[inline]
+    fn plain_mut(&mut self) -> Option<Plain> {
+        match self {
+            MemoryMut::Elements(elements) => elements.plain_mut(),
+            MemoryMut::View(_) => None,
+        }
     }
 }
 
@@ -250,6 +266,14 @@ impl Contribution for Given {
     fn contribution(&self) -> Option<View<'_>> {
         match self {
             Given::Memory(memory) => Some(memory.view()),
+            Given::InPlace => None,
+        }
+    }
+
+    #[inline]
+    fn plain_contribution(&self) -> Option<Plain> {
+        match self {
+            Given::Memory(memory) => memory.plain(),
             Given::InPlace => None,
         }
     }

@@ -749,6 +749,33 @@ pub trait Buffer {
     fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
         look(&self.view())
     }
+
+    /// What it is made of, where that is known without a view.
+    #[doc(hidden)]
+    #[inline]
+    fn plain(&self) -> Option<Plain> {
+        None
+    }
+}
+
+/// Elements of one predefined type, one after the other, on the host.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    pub at: *mut u8,
+    pub bytes: usize,
+    pub basic: Basic,
+}
+
+impl Plain {
+    #[inline]
+    fn of_slice<T: Datatype>(at: *mut T, count: usize) -> Option<Plain> {
+        Some(Plain {
+            at: at.cast(),
+            bytes: count * size_of::<T>(),
+            basic: T::BASIC?,
+        })
+    }
 }
 
 /// Anything that can be received into.
@@ -762,6 +789,13 @@ pub trait BufferMut {
     fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
         look(&self.view_mut())
     }
+
+    /// As [`Buffer::plain`].
+    #[doc(hidden)]
+    #[inline]
+    fn plain_mut(&mut self) -> Option<Plain> {
+        None
+    }
 }
 
 impl<T: Datatype> Buffer for [T] {
@@ -771,6 +805,11 @@ impl<T: Datatype> Buffer for [T] {
             raw: RawView::of_slice(self.as_ptr().cast_mut(), self.len()),
             borrow: PhantomData,
         }
+    }
+
+    #[inline]
+    fn plain(&self) -> Option<Plain> {
+        Plain::of_slice(self.as_ptr().cast_mut(), self.len())
     }
 }
 
@@ -782,12 +821,22 @@ impl<T: Datatype> BufferMut for [T] {
             borrow: PhantomData,
         }
     }
+
+    #[inline]
+    fn plain_mut(&mut self) -> Option<Plain> {
+        Plain::of_slice(self.as_mut_ptr(), self.len())
+    }
 }
 
 impl<T: Datatype, const N: usize> Buffer for [T; N] {
     #[inline]
     fn view(&self) -> View<'_> {
         self.as_slice().view()
+    }
+
+    #[inline]
+    fn plain(&self) -> Option<Plain> {
+        self.as_slice().plain()
     }
 }
 
@@ -796,12 +845,22 @@ impl<T: Datatype, const N: usize> BufferMut for [T; N] {
     fn view_mut(&mut self) -> ViewMut<'_> {
         self.as_mut_slice().view_mut()
     }
+
+    #[inline]
+    fn plain_mut(&mut self) -> Option<Plain> {
+        self.as_mut_slice().plain_mut()
+    }
 }
 
 impl<T: Datatype> Buffer for Vec<T> {
     #[inline]
     fn view(&self) -> View<'_> {
         self.as_slice().view()
+    }
+
+    #[inline]
+    fn plain(&self) -> Option<Plain> {
+        self.as_slice().plain()
     }
 }
 
@@ -810,6 +869,11 @@ impl<T: Datatype> BufferMut for Vec<T> {
     fn view_mut(&mut self) -> ViewMut<'_> {
         self.as_mut_slice().view_mut()
     }
+
+    #[inline]
+    fn plain_mut(&mut self) -> Option<Plain> {
+        self.as_mut_slice().plain_mut()
+    }
 }
 
 impl<T: Datatype> Buffer for Box<[T]> {
@@ -817,12 +881,22 @@ impl<T: Datatype> Buffer for Box<[T]> {
     fn view(&self) -> View<'_> {
         (**self).view()
     }
+
+    #[inline]
+    fn plain(&self) -> Option<Plain> {
+        (**self).plain()
+    }
 }
 
 impl<T: Datatype> BufferMut for Box<[T]> {
     #[inline]
     fn view_mut(&mut self) -> ViewMut<'_> {
         (**self).view_mut()
+    }
+
+    #[inline]
+    fn plain_mut(&mut self) -> Option<Plain> {
+        (**self).plain_mut()
     }
 }
 
@@ -867,12 +941,22 @@ macro_rules! scalars {
             fn view(&self) -> View<'_> {
                 std::slice::from_ref(self).view_static()
             }
+
+            #[inline]
+            fn plain(&self) -> Option<Plain> {
+                Plain::of_slice(std::ptr::from_ref(self).cast_mut(), 1)
+            }
         }
 
         impl BufferMut for $t {
             #[inline]
             fn view_mut(&mut self) -> ViewMut<'_> {
                 std::slice::from_mut(self).view_static_mut()
+            }
+
+            #[inline]
+            fn plain_mut(&mut self) -> Option<Plain> {
+                Plain::of_slice(std::ptr::from_mut(self), 1)
             }
         }
     )*};

@@ -15,7 +15,7 @@ use osier_engine::error::{Error, Result};
 use osier_engine::exec::inline::{
     self, Begun, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Small,
 };
-use osier_engine::exec::operator::{Data, Fitted, Reduction};
+use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
 use osier_engine::exec::program::{Action, Program};
 use osier_engine::exec::short::{Depends, ShortCall};
 use osier_engine::exec::step::{Messages, Started};
@@ -117,9 +117,9 @@ impl Communicator {
 
 /// What a run takes up: steps that are done, and the error of the last; none, of a call of which
 /// no step is.
-type Here = Option<(Begun, Option<Error>)>;
+pub(super) type Here = Option<(Begun, Option<Error>)>;
 
-fn of_host(ask: Ask) -> Ask {
+pub(super) fn of_host(ask: Ask) -> Ask {
     Ask {
         of_host: true,
         ..ask
@@ -259,7 +259,7 @@ impl Communicator {
             if lane.idle()
                 && let Some(short) = lane.executor.short_calls.take(&of)
             {
-                let begun = self.run_short(lane, short, here.small, Some((op, here.data)));
+                let begun = self.run_short(lane, short, here.small);
                 return self.ended(begun, || ask().map(of_host));
             }
         }
@@ -316,7 +316,7 @@ impl Communicator {
             && let Some(short) =
                 (lane.executor.short_calls).take(&Depends::new(call, small.bytes, None))
         {
-            let begun = self.run_short(lane, short, small, None);
+            let begun = self.run_short(lane, short, small);
             return self.ended(begun, ask);
         }
         let begun = self.run_steps(lane, call, small, None);
@@ -333,15 +333,13 @@ impl Communicator {
         }
     }
 
-    /// Runs a call that is worked out as far as possible: `None` if that is to its end. With the
-    /// operator of a reduction, and what it combines.
+    /// Runs a call that is worked out as far as possible: `None` if that is to its end.
     #[inline]
-    fn run_short(
+    pub(super) fn run_short(
         &self,
         mut lane: LaneGuard<'_>,
         short: Box<ShortCall>,
         small: Small,
-        by: Option<(&dyn Reduction, &RawView)>,
     ) -> Option<Here> {
         let mut room = Room::new(small);
         let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
@@ -351,7 +349,7 @@ impl Communicator {
             self.core().after(&mut lane);
             return None;
         }
-        self.go_on(lane, short, (small, &room, end), by)
+        self.go_on(lane, short, (small, &room, end))
     }
 
     /// Takes the steps of its program from there.
@@ -362,12 +360,11 @@ impl Communicator {
         mut lane: LaneGuard<'_>,
         short: Box<ShortCall>,
         (small, room, end): (Small, &Room, Short),
-        by: Option<(&dyn Reduction, &RawView)>,
     ) -> Option<Here> {
         let (program, known) = (short.program.clone(), short.known);
         lane.executor.short_calls.keep(short);
-        let fit = by.and_then(|(operator, data)| operator.fit(&Data(data)).ok());
-        let by = by.zip(fit.as_ref()).map(|((operator, _), fit)| Fitted {
+        let fit = known.map(|(operator, element)| (operator, Fit::of_element(operator, element)));
+        let by = fit.as_ref().map(|(operator, fit)| Fitted {
             operator,
             fit,
             known,
@@ -456,7 +453,7 @@ impl Communicator {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    fn take_up(&self, begun: Here, mut ask: Ask) -> Result<()> {
+    pub(super) fn take_up(&self, begun: Here, mut ask: Ask) -> Result<()> {
         if let Some((begun, error)) = begun {
             ask.begun = Some(begun);
             ask = ask.failed(error);

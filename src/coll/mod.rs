@@ -22,6 +22,7 @@
 //! | `ask::{equal, counts, neighbors}` | from buffers to pieces: equal contributions, different ones, neighborhoods |
 //! | `blocking` | the calls that wait |
 //! | `inline` | short calls of little data, within the call |
+//! | `short` | of these, calls of plain memory that are kept |
 //! | `nonblocking` | every call once more: as a future, persistent, and in scopes |
 //! | `enqueued` | every call on a stream of a device |
 //! | `in_flight` | a run from the side of its waiter |
@@ -41,6 +42,7 @@ mod placement;
 mod plan;
 mod requests;
 mod scoped;
+mod short;
 mod spaces;
 
 pub use ask::{Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination};

@@ -7,7 +7,9 @@
 //! and a view of them is made where it is used.
 
 use osier_datatype::Basic;
-use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use osier_engine::view::{
+    Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, Plain, RawView, View, ViewMut,
+};
 use std::mem::ManuallyDrop;
 
 /// Elements of one predefined type, one after the other, on the host.
@@ -51,6 +53,15 @@ impl Elements {
     }
 
     #[inline(always)]
+    fn whole(&self) -> Plain {
+        Plain {
+            at: self.origin,
+            bytes: self.bytes,
+            basic: self.basic,
+        }
+    }
+
+    #[inline(always)]
     fn raw(&self) -> RawView {
         RawView::uniform(self.origin, self.bytes, self.basic)
     }
@@ -66,6 +77,11 @@ impl Buffer for Elements {
     fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
         look(&self.shown())
     }
+
+    #[inline]
+    fn plain(&self) -> Option<Plain> {
+        Some(self.whole())
+    }
 }
 
 impl BufferMut for Elements {
@@ -77,6 +93,11 @@ impl BufferMut for Elements {
     #[inline(always)]
     fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
         look(&self.shown_mut())
+    }
+
+    #[inline]
+    fn plain_mut(&mut self) -> Option<Plain> {
+        Some(self.whole())
     }
 }
 

@@ -39,8 +39,9 @@ impl Fit {
         }
     }
 
+    /// What an operator combines that is defined for an element.
     #[inline]
-    fn of_element(operator: Operator, element: Element) -> Fit {
+    pub fn of_element(operator: Operator, element: Element) -> Fit {
         let association = association(operator, element);
         Fit {
             element: Some(element),

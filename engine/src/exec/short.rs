@@ -14,7 +14,7 @@
 use super::in_segment::LEAST_LENT;
 use super::inline::Desk;
 use super::program::{Action, Program};
-use osier_collectives::{Call, Operand, Region};
+use osier_collectives::{Call, Operand, Operation, Region};
 use osier_datatype::{CombineFew, Element, Operator};
 use std::sync::Arc;
 
@@ -35,6 +35,18 @@ impl Depends {
     /// On a call of pieces of these bytes, which combines by this operator.
     #[inline]
     pub fn new(call: &Call, bytes: usize, known: Option<(Operator, Element)>) -> Self {
+        let mut of = Self::of((call.operation, call.root), bytes, known);
+        of.call |= u64::from(call.in_place) << 5;
+        of
+    }
+
+    /// The same of a call whose data do not lie in place.
+    #[inline]
+    pub fn of(
+        (operation, root): (Operation, u32),
+        bytes: usize,
+        known: Option<(Operator, Element)>,
+    ) -> Self {
         let combined = match known {
             None => 0,
             Some((operator, Element::Basic(basic))) => (operator as u64 + 1) << 8 | basic as u64,
@@ -42,9 +54,8 @@ impl Depends {
                 (operator as u64 + 1) << 8 | value as u64 | (index as u64 + 1) << 12
             }
         };
-        let in_place = u64::from(call.in_place) << 5;
         Self {
-            call: call.operation as u64 | in_place | combined << 6 | u64::from(call.root) << 32,
+            call: operation as u64 | combined << 6 | u64::from(root) << 32,
             bytes,
         }
     }
@@ -264,7 +275,7 @@ mod tests {
     use super::*;
     use crate::exec::inline::Small;
     use crate::exec::lower::lower;
-    use osier_collectives::{Algorithm, Call, Operation, Plan};
+    use osier_collectives::{Algorithm, Plan};
     use osier_datatype::Basic;
 
     fn program(operation: Operation, ranks: u32, rank: u32) -> Option<Arc<Program>> {

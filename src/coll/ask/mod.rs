@@ -20,7 +20,9 @@ use osier_engine::exec::on_device::Combining;
 use osier_engine::exec::operator::Fit;
 use osier_engine::exec::program::{Program, RunsOn};
 use osier_engine::exec::run::{Combiner, Shadow};
-use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use osier_engine::view::{
+    Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, Plain, RawView, View, ViewMut,
+};
 use osier_kernels::exchange::Combination;
 use osier_kernels::{Context, Stream};
 
@@ -29,12 +31,24 @@ pub trait Contribution {
     /// The memory; `None`: the data lies where the result will.
     #[doc(hidden)]
     fn contribution(&self) -> Option<View<'_>>;
+
+    /// As [`Buffer::plain`].
+    #[doc(hidden)]
+    #[inline]
+    fn plain_contribution(&self) -> Option<Plain> {
+        None
+    }
 }
 
 impl<B: Buffer + ?Sized> Contribution for B {
     #[inline]
     fn contribution(&self) -> Option<View<'_>> {
         Some(self.view())
+    }
+
+    #[inline]
+    fn plain_contribution(&self) -> Option<Plain> {
+        self.plain()
     }
 }
 

@@ -4,6 +4,8 @@ pub(crate) mod counts;
 mod neighbors;
 
 use super::ask::{Contribution, Destination, given, wanted};
+use super::inline::of_host;
+use super::short::Quick;
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::{Call, Operation};
@@ -12,7 +14,7 @@ use osier_engine::error::Result;
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;
 use osier_engine::trace::event::{ANY, Kind};
-use osier_engine::view::{Buffer, BufferMut, RawView};
+use osier_engine::view::{Buffer, BufferMut, Plain, RawView};
 
 impl Communicator {
     /// Returns when all ranks have called it. Collective.
@@ -82,9 +84,26 @@ impl Communicator {
     /// failed, so the others are not left waiting.
     #[track_caller]
     pub fn bcast<B: BufferMut + ?Sized>(&self, data: &mut B, root: impl Into<Rank>) -> Result<()> {
+        let root = root.into();
+        let quick = match (data.plain_mut(), root.check(self.size())) {
+            (Some(Plain { at, bytes, .. }), Ok(Some(root))) => {
+                let memory = (std::ptr::null_mut(), at, bytes);
+                self.quick((Operation::Bcast, root), memory, None)
+            }
+            _ => Quick::Not,
+        };
+        if let Quick::Done = quick {
+            return Ok(());
+        }
         let view = data.view_mut().raw();
         let _span = self.span(Kind::Bcast, ANY, ANY, view.bytes());
-        let result = self.bcast_to(view, root.into());
+        let result = match quick {
+            Quick::Begun(here) => {
+                let ask = self.bcast_ask(Some(view), root);
+                ask.and_then(|ask| self.take_up(here, ask))
+            }
+            _ => self.bcast_to(view, root),
+        };
         self.reported(result.map_err(|e| e.context("bcast")))
     }
 
@@ -196,10 +215,25 @@ impl Communicator {
         send: &S,
         recv: &mut R,
     ) -> Result<()> {
+        let quick = match (send.plain_contribution(), recv.plain_mut()) {
+            (Some(from), Some(into)) if into.bytes == from.bytes * self.size() => {
+                let memory = (from.at, into.at, from.bytes);
+                self.quick((Operation::Allgather, 0), memory, None)
+            }
+            _ => Quick::Not,
+        };
+        if let Quick::Done = quick {
+            return Ok(());
+        }
         let send = given(send);
         let recv = recv.view_mut().raw();
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes);
+        if let Quick::Begun(begun) = quick {
+            let ask = self.allgather_ask(send, Some(recv));
+            let result = ask.and_then(|ask| self.take_up(begun, ask));
+            return self.reported(result.map_err(|e| e.context("allgather")));
+        }
         let mut call = Call::new(Operation::Allgather, self.size() as u32);
         let mut each = bytes;
         if send.is_none() {
@@ -242,10 +276,21 @@ impl Communicator {
         recv: &mut R,
         op: impl Reduction,
     ) -> Result<()> {
+        let memory = (send.plain_contribution(), recv.plain_mut().map(Some));
+        let quick = self.quick_reduction((Operation::Allreduce, 0), memory.0, memory.1, &op);
+        if let Quick::Done = quick {
+            return Ok(());
+        }
         let send = given(send);
         let recv = recv.view_mut().raw();
         let _span = self.span(Kind::Allreduce, ANY, ANY, recv.bytes());
-        let result = self.allreduce_views(send, recv, &op);
+        let result = match quick {
+            Quick::Begun(here) => {
+                let ask = self.allreduce_ask(send, Some(recv), Combiner::lent(&op));
+                ask.and_then(|ask| self.take_up(here, of_host(ask)))
+            }
+            _ => self.allreduce_views(send, recv, &op),
+        };
         self.reported(result.map_err(|e| e.context("allreduce")))
     }
 
@@ -309,10 +354,29 @@ impl Communicator {
         root: impl Into<Rank>,
         op: impl Reduction,
     ) -> Result<()> {
+        let root = root.into();
+        let quick = match root.check(self.size()) {
+            Ok(Some(to)) => {
+                let into = match self.rank() as u32 == to {
+                    true => recv.plain_mut().map(Some),
+                    false => Some(None),
+                };
+                let from = send.plain_contribution();
+                self.quick_reduction((Operation::Reduce, to), from, into, &op)
+            }
+            _ => Quick::Not,
+        };
+        if let Quick::Done = quick {
+            return Ok(());
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let bytes = send.as_ref().unwrap_or(&recv).bytes();
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
-        let root = root.into();
+        if let Quick::Begun(begun) = quick {
+            let ask = self.reduce_ask(send, Some(recv), root, Combiner::lent(&op));
+            let result = ask.and_then(|ask| self.take_up(begun, of_host(ask)));
+            return self.reported(result.map_err(|e| e.context("reduce")));
+        }
         let mut here = None;
         if let Ok(Some(to)) = root.check(self.size()) {
             let call = Call::new(Operation::Reduce, self.size() as u32).root(to);
@@ -395,8 +459,26 @@ impl Communicator {
         send: &S,
         recv: &mut R,
     ) -> Result<()> {
+        let size = self.size();
+        let quick = match (send.plain_contribution(), recv.plain_mut()) {
+            (Some(from), Some(into))
+                if from.bytes == into.bytes && into.bytes.is_multiple_of(size) =>
+            {
+                let memory = (from.at, into.at, into.bytes / size);
+                self.quick((Operation::Alltoall, 0), memory, None)
+            }
+            _ => Quick::Not,
+        };
+        if let Quick::Done = quick {
+            return Ok(());
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
+        if let Quick::Begun(begun) = quick {
+            let ask = self.alltoall_ask(send, Some(recv));
+            let result = ask.and_then(|ask| self.take_up(begun, ask));
+            return self.reported(result.map_err(|e| e.context("alltoall")));
+        }
         let mut call = Call::new(Operation::Alltoall, self.size() as u32);
         if send.is_none() {
             call = call.in_place();
@@ -425,10 +507,20 @@ impl Communicator {
         recv: &mut R,
         op: impl Reduction,
     ) -> Result<()> {
+        let quick = self.quick_shares(send.plain_contribution(), recv.plain_mut(), &op);
+        if let Quick::Done = quick {
+            return Ok(());
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let bytes = send.as_ref().unwrap_or(&recv).bytes();
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
-        let result = self.scatter_shares(send, recv, &op);
+        let result = match quick {
+            Quick::Begun(here) => {
+                let ask = self.reduce_scatter_block_ask(send, Some(recv), Combiner::lent(&op));
+                ask.and_then(|ask| self.take_up(here, of_host(ask)))
+            }
+            _ => self.scatter_shares(send, recv, &op),
+        };
         self.reported(result.map_err(|e| e.context("reduce_scatter_block")))
     }
 

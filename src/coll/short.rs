@@ -1,0 +1,113 @@
+//! Short calls of plain memory: before a view of it is made, or anything is asked of its type.
+//!
+//! A call that is kept ([`osier_engine::exec::short`]) has been through all of that once, with the
+//! same operation, root, bytes, operator and types. What is not kept, or cannot be taken now, is
+//! none of it: the call goes its way as if nobody had looked here.
+
+use super::inline::Here;
+use crate::comm::Communicator;
+use osier_collectives::Operation;
+use osier_datatype::{Element, Operator};
+use osier_engine::check::Check;
+use osier_engine::exec::inline::Small;
+use osier_engine::exec::operator::Reduction;
+use osier_engine::exec::short::Depends;
+use osier_engine::view::Plain;
+use std::sync::atomic::Ordering;
+
+/// How far a call is.
+pub(crate) enum Quick {
+    /// Nothing has happened.
+    Not,
+    Done,
+    /// A run takes it up.
+    Begun(Here),
+}
+
+impl Communicator {
+    /// A reduction of as many elements of one type at each rank, from and to this memory; where a
+    /// rank gets no result, that is none.
+    #[inline]
+    pub(crate) fn quick_reduction<R: Reduction>(
+        &self,
+        call: (Operation, u32),
+        from: Option<Plain>,
+        into: Option<Option<Plain>>,
+        op: &R,
+    ) -> Quick {
+        let (Some(from), Some(into)) = (from, into) else {
+            return Quick::Not;
+        };
+        if into.is_some_and(|into| (into.bytes, into.basic) != (from.bytes, from.basic)) {
+            return Quick::Not;
+        }
+        let into = into.map_or(std::ptr::null_mut(), |into| into.at);
+        self.quick_combined(
+            call,
+            (from.at, into, from.bytes),
+            op.predefined_on(from.basic),
+        )
+    }
+
+    /// A reduction of which each rank gets an equal share.
+    #[inline]
+    pub(crate) fn quick_shares<R: Reduction>(
+        &self,
+        from: Option<Plain>,
+        into: Option<Plain>,
+        op: &R,
+    ) -> Quick {
+        let (Some(from), Some(into)) = (from, into) else {
+            return Quick::Not;
+        };
+        if from.basic != into.basic || from.bytes != into.bytes * self.size() {
+            return Quick::Not;
+        }
+        let memory = (from.at, into.at, into.bytes);
+        self.quick_combined(
+            (Operation::ReduceScatter, 0),
+            memory,
+            op.predefined_on(from.basic),
+        )
+    }
+
+    #[inline]
+    fn quick_combined(
+        &self,
+        call: (Operation, u32),
+        memory: (*mut u8, *mut u8, usize),
+        known: Option<(Operator, Element)>,
+    ) -> Quick {
+        // Where buffers may lie on devices, ranks count such calls.
+        if known.is_none() || self.0.spaces.matter.load(Ordering::Relaxed) {
+            return Quick::Not;
+        }
+        self.quick(call, memory, known)
+    }
+
+    /// A call from and to memory, in pieces of so many bytes.
+    #[inline]
+    pub(crate) fn quick(
+        &self,
+        call: (Operation, u32),
+        (send, recv, bytes): (*mut u8, *mut u8, usize),
+        known: Option<(Operator, Element)>,
+    ) -> Quick {
+        let core = self.core();
+        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+            return Quick::Not;
+        }
+        let of = Depends::of(call, bytes, known);
+        let mut lane = self.lane().lock();
+        if !lane.idle() {
+            return Quick::Not;
+        }
+        let Some(short) = lane.executor.short_calls.take(&of) else {
+            return Quick::Not;
+        };
+        match self.run_short(lane, short, Small { send, recv, bytes }) {
+            None => Quick::Done,
+            Some(begun) => Quick::Begun(begun),
+        }
+    }
+}
