@@ -222,7 +222,7 @@ impl Communicator {
             Some(here) if !self.0.spaces.matter.load(Ordering::Relaxed) => {
                 self.call_short_reduction(here, op, ask)
             }
-            Some(here) => self.call_small_reduction(here, op, ask),
+            Some(here) => self.call_small_reduction(here, op, true, ask),
             None => self.call(ask()?),
         }
     }
@@ -263,15 +263,18 @@ impl Communicator {
                 return self.ended(begun, || ask().map(of_host));
             }
         }
-        self.call_small_reduction(here, op, ask)
+        self.call_small_reduction(here, op, false, ask)
     }
 
+    /// One whose plan is looked up. Where its memory may lie on devices it is counted, on all ranks
+    /// alike: whatever a rank has kept.
     #[inline(never)]
     #[track_caller]
     fn call_small_reduction(
         &self,
         here: SmallReduction<'_>,
         op: &dyn Reduction,
+        may_lie_on_devices: bool,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
         let SmallReduction {
@@ -286,10 +289,10 @@ impl Communicator {
             return self.call(ask()?);
         };
         call.required = fit.association;
-        if !self.takes_alone(&call, class_of(small.bytes)) {
+        if may_lie_on_devices && !self.takes_alone(&call, class_of(small.bytes)) {
             return self.call(ask()?);
         }
-        // It was counted: its plan is the host's.
+        // Its plan is the host's.
         let by = Fitted {
             operator: op,
             fit: &fit,
@@ -326,7 +329,11 @@ impl Communicator {
     /// What comes of a call that has run here as far as possible.
     #[inline]
     #[track_caller]
-    fn ended(&self, begun: Option<Here>, ask: impl FnOnce() -> Result<Ask>) -> Result<()> {
+    pub(super) fn ended(
+        &self,
+        begun: Option<Here>,
+        ask: impl FnOnce() -> Result<Ask>,
+    ) -> Result<()> {
         match begun {
             None => Ok(()),
             Some(here) => self.take_up(here, ask()?),
@@ -453,7 +460,7 @@ impl Communicator {
     #[cold]
     #[inline(never)]
     #[track_caller]
-    pub(super) fn take_up(&self, begun: Here, mut ask: Ask) -> Result<()> {
+    fn take_up(&self, begun: Here, mut ask: Ask) -> Result<()> {
         if let Some((begun, error)) = begun {
             ask.begun = Some(begun);
             ask = ask.failed(error);

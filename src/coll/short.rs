@@ -4,25 +4,21 @@
 //! same operation, root, bytes, operator and types. What is not kept, or cannot be taken now, is
 //! none of it: the call goes its way as if nobody had looked here.
 
+use super::ask::Ask;
 use super::inline::Here;
 use crate::comm::Communicator;
 use osier_collectives::Operation;
 use osier_datatype::{Element, Operator};
 use osier_engine::check::Check;
+use osier_engine::error::Result;
 use osier_engine::exec::inline::Small;
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::short::Depends;
 use osier_engine::view::Plain;
 use std::sync::atomic::Ordering;
 
-/// How far a call is.
-pub(crate) enum Quick {
-    /// Nothing has happened.
-    Not,
-    Done,
-    /// A run takes it up.
-    Begun(Here),
-}
+/// What has come of a call; none: nothing has happened. Of one that has begun, what a run takes up.
+pub(crate) type Quick = Option<Option<Here>>;
 
 impl Communicator {
     /// A reduction of as many elements of one type at each rank, from and to this memory; where a
@@ -36,10 +32,10 @@ impl Communicator {
         op: &R,
     ) -> Quick {
         let (Some(from), Some(into)) = (from, into) else {
-            return Quick::Not;
+            return None;
         };
         if into.is_some_and(|into| (into.bytes, into.basic) != (from.bytes, from.basic)) {
-            return Quick::Not;
+            return None;
         }
         let into = into.map_or(std::ptr::null_mut(), |into| into.at);
         self.quick_combined(
@@ -58,10 +54,10 @@ impl Communicator {
         op: &R,
     ) -> Quick {
         let (Some(from), Some(into)) = (from, into) else {
-            return Quick::Not;
+            return None;
         };
         if from.basic != into.basic || from.bytes != into.bytes * self.size() {
-            return Quick::Not;
+            return None;
         }
         let memory = (from.at, into.at, into.bytes);
         self.quick_combined(
@@ -80,12 +76,12 @@ impl Communicator {
     ) -> Quick {
         // Where buffers may lie on devices, ranks count such calls.
         if known.is_none() || self.0.spaces.matter.load(Ordering::Relaxed) {
-            return Quick::Not;
+            return None;
         }
         self.quick(call, memory, known)
     }
 
-    /// A call from and to memory, in pieces of so many bytes.
+    /// A call from and to memory, in pieces of `bytes` bytes.
     #[inline]
     pub(crate) fn quick(
         &self,
@@ -95,19 +91,37 @@ impl Communicator {
     ) -> Quick {
         let core = self.core();
         if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
-            return Quick::Not;
+            return None;
         }
         let of = Depends::of(call, bytes, known);
         let mut lane = self.lane().lock();
         if !lane.idle() {
-            return Quick::Not;
+            return None;
         }
         let Some(short) = lane.executor.short_calls.take(&of) else {
-            return Quick::Not;
+            return None;
         };
-        match self.run_short(lane, short, Small { send, recv, bytes }) {
-            None => Quick::Done,
-            Some(begun) => Quick::Begun(begun),
+        Some(self.run_short(lane, short, Small { send, recv, bytes }))
+    }
+
+    /// The end of such a call, if anything has happened. What it asks for is only worked out where
+    /// a run is needed.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn ended_quickly(
+        &self,
+        quick: Quick,
+        name: &'static str,
+        ask: impl FnOnce() -> Result<Ask>,
+    ) -> Option<Result<()>> {
+        // No closure: the caller's source line passes through.
+        match quick {
+            None => None,
+            Some(None) => Some(Ok(())),
+            Some(begun) => {
+                let result = self.ended(begun, ask);
+                Some(self.reported(result.map_err(|e| e.context(name))))
+            }
         }
     }
 }

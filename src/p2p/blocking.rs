@@ -554,7 +554,7 @@ impl Communicator {
     ) -> Option<usize> {
         match self.begin_here(lane, view, (source, tag), false)? {
             Begun::Received(bytes) => Some(bytes),
-            // Not here.
+            // This call begins none.
             Begun::Posted(_) => None,
         }
     }

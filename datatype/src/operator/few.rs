@@ -4,7 +4,7 @@
 use super::{Element, Operands, Operator, basics};
 use crate::Basic;
 
-/// `into[i] = left[i] op right[i]` for so many bytes, of whole elements.
+/// `into[i] = left[i] op right[i]`, for all elements of `bytes` bytes, a multiple of theirs.
 ///
 /// # Safety
 /// As [`Operator::combine_raw`].

@@ -4,8 +4,8 @@
 //! the program and to work out where each region lies takes longer. So a communicator keeps
 //! what it has worked out for the calls that it makes again and again: moves between places,
 //! each an offset within memory that the call knows. The lane takes them
-//! ([`crate::progress::in_segment::short_calls`]); what is unusual, it leaves to the steps of the program,
-//! which go on from there, one for one.
+//! ([`crate::progress::in_segment::short_calls`]); what is unusual, it leaves to the steps of the
+//! program, which go on from there, one for one.
 //!
 //! # Invariants
 //! 1. A move reads and writes inside its memory: offsets and lengths are those of the regions of
@@ -233,7 +233,7 @@ const KEPT: usize = 32;
 #[derive(Default)]
 struct Kept {
     call: Option<Box<ShortCall>>,
-    /// The last that was asked for in vain: a call is worked out when it comes a second time.
+    /// The last call that was looked up here and not found: it is worked out the second time.
     missed: Option<Depends>,
 }
 

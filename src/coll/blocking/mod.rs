@@ -5,7 +5,6 @@ mod neighbors;
 
 use super::ask::{Contribution, Destination, given, wanted};
 use super::inline::of_host;
-use super::short::Quick;
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::{Call, Operation};
@@ -90,20 +89,15 @@ impl Communicator {
                 let memory = (std::ptr::null_mut(), at, bytes);
                 self.quick((Operation::Bcast, root), memory, None)
             }
-            _ => Quick::Not,
+            _ => None,
         };
-        if let Quick::Done = quick {
-            return Ok(());
+        let ask = || self.bcast_ask(Some(data.view_mut().raw()), root);
+        if let Some(result) = self.ended_quickly(quick, "bcast", ask) {
+            return result;
         }
         let view = data.view_mut().raw();
         let _span = self.span(Kind::Bcast, ANY, ANY, view.bytes());
-        let result = match quick {
-            Quick::Begun(here) => {
-                let ask = self.bcast_ask(Some(view), root);
-                ask.and_then(|ask| self.take_up(here, ask))
-            }
-            _ => self.bcast_to(view, root),
-        };
+        let result = self.bcast_to(view, root);
         self.reported(result.map_err(|e| e.context("bcast")))
     }
 
@@ -220,20 +214,16 @@ impl Communicator {
                 let memory = (from.at, into.at, from.bytes);
                 self.quick((Operation::Allgather, 0), memory, None)
             }
-            _ => Quick::Not,
+            _ => None,
         };
-        if let Quick::Done = quick {
-            return Ok(());
+        let ask = || self.allgather_ask(given(send), Some(recv.view_mut().raw()));
+        if let Some(result) = self.ended_quickly(quick, "allgather", ask) {
+            return result;
         }
         let send = given(send);
         let recv = recv.view_mut().raw();
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes);
-        if let Quick::Begun(begun) = quick {
-            let ask = self.allgather_ask(send, Some(recv));
-            let result = ask.and_then(|ask| self.take_up(begun, ask));
-            return self.reported(result.map_err(|e| e.context("allgather")));
-        }
         let mut call = Call::new(Operation::Allgather, self.size() as u32);
         let mut each = bytes;
         if send.is_none() {
@@ -278,19 +268,18 @@ impl Communicator {
     ) -> Result<()> {
         let memory = (send.plain_contribution(), recv.plain_mut().map(Some));
         let quick = self.quick_reduction((Operation::Allreduce, 0), memory.0, memory.1, &op);
-        if let Quick::Done = quick {
-            return Ok(());
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            let ask = self.allreduce_ask(given(send), Some(recv), Combiner::lent(&op));
+            ask.map(of_host)
+        };
+        if let Some(result) = self.ended_quickly(quick, "allreduce", ask) {
+            return result;
         }
         let send = given(send);
         let recv = recv.view_mut().raw();
         let _span = self.span(Kind::Allreduce, ANY, ANY, recv.bytes());
-        let result = match quick {
-            Quick::Begun(here) => {
-                let ask = self.allreduce_ask(send, Some(recv), Combiner::lent(&op));
-                ask.and_then(|ask| self.take_up(here, of_host(ask)))
-            }
-            _ => self.allreduce_views(send, recv, &op),
-        };
+        let result = self.allreduce_views(send, recv, &op);
         self.reported(result.map_err(|e| e.context("allreduce")))
     }
 
@@ -364,19 +353,19 @@ impl Communicator {
                 let from = send.plain_contribution();
                 self.quick_reduction((Operation::Reduce, to), from, into, &op)
             }
-            _ => Quick::Not,
+            _ => None,
         };
-        if let Quick::Done = quick {
-            return Ok(());
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            let ask = self.reduce_ask(given(send), Some(recv), root, Combiner::lent(&op));
+            ask.map(of_host)
+        };
+        if let Some(result) = self.ended_quickly(quick, "reduce", ask) {
+            return result;
         }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let bytes = send.as_ref().unwrap_or(&recv).bytes();
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
-        if let Quick::Begun(begun) = quick {
-            let ask = self.reduce_ask(send, Some(recv), root, Combiner::lent(&op));
-            let result = ask.and_then(|ask| self.take_up(begun, of_host(ask)));
-            return self.reported(result.map_err(|e| e.context("reduce")));
-        }
         let mut here = None;
         if let Ok(Some(to)) = root.check(self.size()) {
             let call = Call::new(Operation::Reduce, self.size() as u32).root(to);
@@ -467,18 +456,14 @@ impl Communicator {
                 let memory = (from.at, into.at, into.bytes / size);
                 self.quick((Operation::Alltoall, 0), memory, None)
             }
-            _ => Quick::Not,
+            _ => None,
         };
-        if let Quick::Done = quick {
-            return Ok(());
+        let ask = || self.alltoall_ask(given(send), Some(recv.view_mut().raw()));
+        if let Some(result) = self.ended_quickly(quick, "alltoall", ask) {
+            return result;
         }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
-        if let Quick::Begun(begun) = quick {
-            let ask = self.alltoall_ask(send, Some(recv));
-            let result = ask.and_then(|ask| self.take_up(begun, ask));
-            return self.reported(result.map_err(|e| e.context("alltoall")));
-        }
         let mut call = Call::new(Operation::Alltoall, self.size() as u32);
         if send.is_none() {
             call = call.in_place();
@@ -508,19 +493,18 @@ impl Communicator {
         op: impl Reduction,
     ) -> Result<()> {
         let quick = self.quick_shares(send.plain_contribution(), recv.plain_mut(), &op);
-        if let Quick::Done = quick {
-            return Ok(());
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            let ask = self.reduce_scatter_block_ask(given(send), Some(recv), Combiner::lent(&op));
+            ask.map(of_host)
+        };
+        if let Some(result) = self.ended_quickly(quick, "reduce_scatter_block", ask) {
+            return result;
         }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let bytes = send.as_ref().unwrap_or(&recv).bytes();
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
-        let result = match quick {
-            Quick::Begun(here) => {
-                let ask = self.reduce_scatter_block_ask(send, Some(recv), Combiner::lent(&op));
-                ask.and_then(|ask| self.take_up(here, of_host(ask)))
-            }
-            _ => self.scatter_shares(send, recv, &op),
-        };
+        let result = self.scatter_shares(send, recv, &op);
         self.reported(result.map_err(|e| e.context("reduce_scatter_block")))
     }
 

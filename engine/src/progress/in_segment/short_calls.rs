@@ -55,7 +55,7 @@ struct InFlight {
 }
 
 impl SegmentCalls {
-    /// The first peer of which it is not known that a call is over there.
+    /// The first peer that is not known to have completed a call.
     #[inline]
     fn not_known_past(&self, own: u32, call: u32) -> Option<u32> {
         let past = |known: &Known| known.done.is_some_and(|done| below(call, done.call));
@@ -108,7 +108,6 @@ impl Lane {
             collective.lend(set, 0);
         }
         room.slot_at(slot);
-        // From here on it is counted.
         for step in &*short.before {
             if !take(step, short, at, collective, room) {
                 return Short::NotBegun;
@@ -118,7 +117,7 @@ impl Lane {
             raise(short, at, phase, collective);
             self.port.links.wake_members();
         }
-        // What others need is told.
+        // Peers have what they need: the call is counted now.
         let numbers = Numbers {
             tags: self.executor.next_tags(),
             call: number,
