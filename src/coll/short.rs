@@ -31,9 +31,7 @@ impl Communicator {
         into: Option<Option<Plain>>,
         op: &R,
     ) -> Quick {
-        let (Some(from), Some(into)) = (from, into) else {
-            return None;
-        };
+        let (from, into) = (from?, into?);
         if into.is_some_and(|into| (into.bytes, into.basic) != (from.bytes, from.basic)) {
             return None;
         }
@@ -53,9 +51,7 @@ impl Communicator {
         into: Option<Plain>,
         op: &R,
     ) -> Quick {
-        let (Some(from), Some(into)) = (from, into) else {
-            return None;
-        };
+        let (from, into) = (from?, into?);
         if from.basic != into.basic || from.bytes != into.bytes * self.size() {
             return None;
         }
@@ -98,9 +94,7 @@ impl Communicator {
         if !lane.idle() {
             return None;
         }
-        let Some(short) = lane.executor.short_calls.take(&of) else {
-            return None;
-        };
+        let short = lane.executor.short_calls.take(&of)?;
         Some(self.run_short(lane, short, Small { send, recv, bytes }))
     }
 
