@@ -1,8 +1,8 @@
 //! Short calls of plain memory: before a view of it is made, or anything is asked of its type.
 //!
 //! A call that is kept ([`osier_engine::exec::short`]) has been through all of that once, with the
-//! same operation, root, bytes, operator and types. What is not kept, or cannot be taken now, is
-//! none of it: the call goes its way as if nobody had looked here.
+//! same operation, root, bytes, operator and types. A call that is not kept, or cannot be taken
+//! now, goes on as if it had not been looked up.
 
 use super::ask::Ask;
 use super::inline::Here;
@@ -17,12 +17,12 @@ use osier_engine::exec::short::Depends;
 use osier_engine::view::Plain;
 use std::sync::atomic::Ordering;
 
-/// What has come of a call; none: nothing has happened. Of one that has begun, what a run takes up.
+/// How far a call is. None: nothing has happened. Otherwise what a run takes up, unless it has ended.
 pub(crate) type Quick = Option<Option<Here>>;
 
 impl Communicator {
-    /// A reduction of as many elements of one type at each rank, from and to this memory; where a
-    /// rank gets no result, that is none.
+    /// A reduction whose input and result have as many elements of one type. `into` is `Some(None)`
+    /// at a rank that gets no result.
     #[inline]
     pub(crate) fn quick_reduction<R: Reduction>(
         &self,

@@ -3,7 +3,7 @@
 //! ```text
 //! F     barriers in one phase:                  c + flag
 //! G(m)  allgathers in one phase:                c + write(m) + flag + read(m) + copy(m)
-//! G4    the same of 64 bytes in four segments:  28 (step - what is worked out before) + 3 flag
+//! G4    the same of 64 bytes in four segments:  G(64) + 28 step + 3 flag
 //! ```
 //!
 //! `c` is what an inline call costs, which [`super::rounds`] has found. How much

@@ -103,8 +103,8 @@ pub struct Awaited {
     pub phase: u16,
 }
 
-/// A call that is worked out: it enters, takes what comes before its flag, raises that, awaits those
-/// of peers, takes what comes behind them, and leaves.
+/// A call that is worked out: the moves before its flag, the flag, the flags of peers that it
+/// awaits, and the moves behind them.
 #[derive(Debug)]
 pub struct ShortCall {
     pub of: Depends,

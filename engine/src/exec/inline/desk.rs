@@ -42,7 +42,7 @@ pub struct InSegment {
 }
 
 impl InSegment {
-    /// Of elements of so many bytes.
+    /// Of elements of `unit` bytes.
     #[must_use]
     pub fn of_unit(mut self, unit: usize) -> Self {
         self.unit = unit;
