@@ -600,10 +600,11 @@ fn collectives_stand_beside_their_predictions() {
     }
     let (code, table, told) = run("allreduce -n 2 --each --fresh --sizes 64K");
     assert_eq!(code, Some(0), "{told}");
-    assert!(
-        table.contains("recursive doubling") && table.contains("regret"),
-        "{table}"
-    );
+    // Which plans are worth a measurement, the costs of this machine say.
+    let plans = table
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty());
+    assert!(plans.count() > 1 && table.contains("regret"), "{table}");
     let (code, table, told) = run("allreduce -n 2 --memory plain,heap --sizes 8,64K");
     assert_eq!(code, Some(0), "{told}");
     assert!(table.contains("plain; heap"), "{table}");
