@@ -16,6 +16,7 @@ use crate::group::{Group, Permutation};
 use crate::plan::{Buffer, Part};
 use crate::rehearsal::Rehearsal;
 use crate::search::{Search, at_least, steps};
+use crate::states::{distrust, prefer_flags};
 use crate::synthesis::{Matrix, adapted_barrier, adapted_tree, earliest_completion};
 use std::fmt;
 use std::sync::Arc;
@@ -25,14 +26,26 @@ use std::sync::Arc;
 pub struct Candidate {
     /// The plan.
     pub plan: Plan,
-    /// Predicted, in ns.
+    /// Predicted, in ns; of a machine in several states, in the first of them.
     pub ns: f64,
+    /// The largest ratio of its predicted time to the best one's, over the machine's states.
+    pub regret: f64,
     /// On a machine of devices: buffers are copied to the host before and back behind, and
     /// the plan is one of the host's memory.
     pub through_host: bool,
 }
 
 impl Candidate {
+    /// Where the buffers are, of one state.
+    pub(crate) fn of(plan: Plan, ns: f64) -> Candidate {
+        Candidate {
+            plan,
+            ns,
+            regret: 1.0,
+            through_host: false,
+        }
+    }
+
     /// Its algorithm, and where it works if that is not where the buffers are.
     pub fn name(&self) -> String {
         match self.through_host {
@@ -47,9 +60,9 @@ impl Candidate {
 pub struct Choice {
     /// Bytes of a contribution, or of the vector.
     pub bytes: u64,
-    /// By time, one per algorithm with its best number of segments; the chosen one is first,
-    /// which may be one with flags in a segment that is predicted to take a little longer than
-    /// the next.
+    /// By regret, which in one state is by time, one per algorithm with its best number of
+    /// segments; the chosen one is first, which may be one with flags in a segment that is
+    /// predicted to take a little longer than the next.
     pub ranking: Vec<Candidate>,
     /// What was not considered, and the reason.
     pub left_out: Vec<(String, String)>,
@@ -114,10 +127,10 @@ impl fmt::Display for Choice {
 }
 
 /// For one choice, at most so many step instances are played: some seconds.
-const MOST_INSTANCES: u64 = 16_000_000;
+pub(crate) const MOST_INSTANCES: u64 = 16_000_000;
 /// Where whole messages by all candidates take this share of them, it is rehearsed: each is
 /// tried in several numbers of segments.
-const UNREHEARSED: u64 = 32;
+pub(crate) const UNREHEARSED: u64 = 32;
 /// Trees are made from costs of pairs for up to so many ranks.
 const MOST_DENSE: u32 = 512;
 /// Clusters are apart by more than this share of the diameter. 0.35 to 0.4 is what the
@@ -383,10 +396,14 @@ pub(crate) fn choose_within(
         search.settle(&mut found)?;
     }
     let mut ranking: Vec<Candidate> = found.into_iter().map(|f| f.candidate).collect();
-    distrust(&mut ranking, machine.error, &mut left_out);
     ranking.extend(through);
     ranking.extend(in_one_kernel(call, bytes, machine));
+    let best = ranking.iter().map(|c| c.ns).fold(f64::INFINITY, f64::min);
+    for candidate in &mut ranking {
+        candidate.regret = candidate.ns / best.max(f64::MIN_POSITIVE);
+    }
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    distrust(&mut ranking, machine.error, &mut left_out);
     prefer_flags(&mut ranking);
     for plan in unplayed {
         let bound = at_least(&plan, sizes, machine);
@@ -423,15 +440,11 @@ fn least_segments(call: &Call, algorithm: &Algorithm, machine: &Machine, bytes: 
 }
 
 /// The reduction that is one kernel per rank, where devices can.
-fn in_one_kernel(call: &Call, bytes: u64, machine: &Machine) -> Option<Candidate> {
+pub(crate) fn in_one_kernel(call: &Call, bytes: u64, machine: &Machine) -> Option<Candidate> {
     let kernel = machine.one_kernel.as_ref()?;
     let known = kernel.most_bytes >= bytes && machine.places.len() == call.size as usize;
     let plan = Plan::new(call.clone(), Algorithm::OneKernel, 1).ok()?;
-    known.then(|| Candidate {
-        plan,
-        ns: kernel.ns.at(bytes as f64),
-        through_host: false,
-    })
+    known.then(|| Candidate::of(plan, kernel.ns.at(bytes as f64)))
 }
 
 /// What plans of the host's memory take with the copies before and behind, as candidates
@@ -443,6 +456,17 @@ fn through_host(
     aside: &Aside,
     model: Model,
 ) -> Result<Vec<Candidate>, crate::Unsuitable> {
+    let ns = copies_ns(call, sizes, aside);
+    let mut ranking = choose_within(within, call, sizes, &aside.host, model)?.ranking;
+    for candidate in &mut ranking {
+        candidate.ns += ns;
+        candidate.through_host = true;
+    }
+    Ok(ranking)
+}
+
+/// What the copies to the host and back take.
+pub(crate) fn copies_ns(call: &Call, sizes: &Sizes, aside: &Aside) -> f64 {
     // The rank that copies most: the root, or another.
     let others = (call.root + 1) % call.size;
     let most = |pieces: &dyn Fn(u32) -> u32| {
@@ -460,53 +484,7 @@ fn through_host(
         true => curve.at(bytes),
         false => 0.0,
     };
-    let ns = copies(&aside.to_host, before) + copies(&aside.to_device, behind);
-    let mut ranking = choose_within(within, call, sizes, &aside.host, model)?.ranking;
-    for candidate in &mut ranking {
-        candidate.ns += ns;
-        candidate.through_host = true;
-    }
-    Ok(ranking)
-}
-
-/// Leaves out what was made from the costs themselves and gains no more, beside the best of
-/// the others, than twice what predictions are off by: it would follow their errors.
-fn distrust(ranking: &mut Vec<Candidate>, error: f64, left_out: &mut Vec<(String, String)>) {
-    let made = |c: &Candidate| matches!(c.plan.algorithm(), Algorithm::Adapted(_));
-    let Some(best) = ranking.iter().find(|c| !made(c)).map(|c| c.ns) else {
-        return;
-    };
-    ranking.retain(|candidate| {
-        let gain = 1.0 - candidate.ns / best;
-        let trusted = !made(candidate) || gain > 2.0 * error;
-        if !trusted {
-            let reason = format!(
-                "gains {:.1} %, not twice the {:.1} % that predictions are off by",
-                100.0 * gain,
-                100.0 * error
-            );
-            left_out.push((candidate.plan.algorithm().to_string(), reason));
-        }
-        trusted
-    });
-}
-
-/// What a plan of messages gains at least, beside one whose flags lie in a segment.
-const GAIN_OF_MESSAGES: f64 = 0.2;
-
-/// Puts the best plan whose flags lie in a segment before plans of messages that gain less.
-/// Messages take longer than predicted where they come before their receive, or one after the
-/// other without an answer: 1.0 to 7 times as long between two ranks, measured calls in a row,
-/// where plans with flags took 0.7 to 1.3 times as long.
-fn prefer_flags(ranking: &mut [Candidate]) {
-    let Some(best) = ranking.first() else {
-        return;
-    };
-    let limit = best.ns / (1.0 - GAIN_OF_MESSAGES);
-    let flags = |c: &Candidate| c.plan.algorithm().in_segment() && c.ns <= limit;
-    if let Some(at) = ranking.iter().position(flags) {
-        ranking[..=at].rotate_right(1);
-    }
+    copies(&aside.to_host, before) + copies(&aside.to_device, behind)
 }
 
 /// A range of sizes with one plan.
@@ -589,46 +567,4 @@ fn overtakes(a: &Plan, b: &Plan, low: u64, high: u64, machine: &Machine, model: 
         }
     }
     high
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::call::Operation;
-
-    fn chosen(times: &[(Algorithm, f64)]) -> Vec<Algorithm> {
-        let candidate = |(algorithm, ns): &(Algorithm, f64)| {
-            let call = Call::new(Operation::Allreduce, 2);
-            let plan = Plan::new(call, algorithm.clone(), 1).expect("for the call");
-            let (ns, through_host) = (*ns, false);
-            Candidate {
-                plan,
-                ns,
-                through_host,
-            }
-        };
-        let mut ranking: Vec<Candidate> = times.iter().map(candidate).collect();
-        prefer_flags(&mut ranking);
-        let algorithms = ranking.iter().map(|c| c.plan.algorithm().clone());
-        algorithms.collect()
-    }
-
-    /// Flags go first where messages gain less than a fifth; the others keep their order.
-    #[test]
-    fn flags_go_before_messages_that_gain_little() {
-        use Algorithm::{OnePhase, Rabenseifner, RecursiveDoubling, TwoPhases};
-        let near = [
-            (RecursiveDoubling, 81.0),
-            (Rabenseifner, 90.0),
-            (OnePhase, 100.0),
-            (TwoPhases, 101.0),
-        ];
-        let first = [OnePhase, RecursiveDoubling, Rabenseifner, TwoPhases];
-        assert_eq!(chosen(&near), first);
-        let far = [(RecursiveDoubling, 79.0), (OnePhase, 100.0)];
-        assert_eq!(chosen(&far), [RecursiveDoubling, OnePhase]);
-        let flags = [(OnePhase, 50.0), (RecursiveDoubling, 51.0)];
-        assert_eq!(chosen(&flags), [OnePhase, RecursiveDoubling]);
-        assert_eq!(chosen(&[(RecursiveDoubling, 1.0)]), [RecursiveDoubling]);
-    }
 }

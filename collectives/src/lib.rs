@@ -16,6 +16,7 @@
 //! | `check/` | symbolic execution |
 //! | `cost/` | plans played in virtual time; closed formulas |
 //! | `choose.rs`, `search.rs`, `rehearsal.rs` | the lower envelope of costs; of many ranks by way of few |
+//! | `states.rs` | the same of a machine that was seen in several states: least regret |
 //! | `device_links.rs` | links between pairs of devices, and orders along them |
 //! | `topology.rs`, `picture.rs` | where ranks are; pictures as text and SVG |
 //! | `synthesis/` | plans from measured costs between pairs |
@@ -39,6 +40,7 @@ mod picture;
 mod plan;
 mod rehearsal;
 mod search;
+mod states;
 mod synthesis;
 mod topology;
 mod tracks;
@@ -56,6 +58,7 @@ pub use device_links::{DeviceLink, DeviceLinks, Joined};
 pub use group::{Group, Permutation};
 pub use picture::{Device, MOST_RANKS, messages, svg};
 pub use plan::{Buffer, Dep, Lengths, Operand, Part, Region, Scratch, Step};
+pub use states::choose_for_all;
 pub use synthesis::{
     Adapted, Cluster, Matrix, Shape, Signal, Stages, adapted_barrier, adapted_tree, cluster,
     clusters, earliest_completion,

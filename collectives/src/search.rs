@@ -129,11 +129,7 @@ impl<'a> Search<'a> {
             Found {
                 exact: joined.plan.segments() <= ahead(steps),
                 steps,
-                candidate: Candidate {
-                    plan: joined.plan,
-                    ns,
-                    through_host: false,
-                },
+                candidate: Candidate::of(joined.plan, ns),
             }
         }))
     }
