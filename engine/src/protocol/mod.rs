@@ -3,6 +3,7 @@
 //! | file | duty |
 //! |---|---|
 //! | [`select`] | the one table: which protocols can carry a message, and the cheapest of them |
+//! | [`states`] | the same by the costs of several states of the machine: least regret |
 //! | [`cost`] | predicted time between memory of the host |
 //! | [`device`] | predicted time and pipelines where an end is a device's |
 //! | [`reach`] | whose device memory a rank can open |
@@ -16,6 +17,7 @@ pub mod device;
 pub mod eager;
 pub mod reach;
 pub mod select;
+pub mod states;
 
 use std::fmt;
 

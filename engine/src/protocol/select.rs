@@ -26,6 +26,7 @@ use super::Protocol;
 use super::cost::{LinkCosts, MIN_FRAGMENT_BYTES};
 use super::device::{Between, Class, End, Model, Pipeline, Predicted, Space};
 use super::reach::{Placement, Reach, supported};
+use super::states;
 use osier_kernels::handle::Made;
 
 /// What a sender of the host's memory can offer.
@@ -501,13 +502,24 @@ impl Selection {
     /// Cuts the table. `at_once_bytes`: messages up to this size are eager whatever the
     /// costs say.
     pub fn new(costs: LinkCosts, at_once_bytes: usize) -> Self {
-        let rules = Rules::new(&costs, at_once_bytes);
+        Self::among(&[costs], at_once_bytes)
+    }
+
+    /// Cuts the table so that least is lost over several states of the machine, each with
+    /// costs of its own. Predictions, fragments and shares are by the first.
+    ///
+    /// # Panics
+    /// If there is no state.
+    pub fn among(costs: &[LinkCosts], at_once_bytes: usize) -> Self {
+        let all = costs.iter().map(|costs| Rules::new(costs, at_once_bytes));
+        let all: Vec<Rules> = all.collect();
         let eager = |memory, crosses| {
             let is_eager = |bytes| {
-                rules.is_eager(&Message {
+                let message = Message {
                     crosses,
                     ..Message::of_host(bytes, memory)
-                })
+                };
+                states::is_eager(&all, &message)
             };
             last_size(EAGER_LIMIT_BYTES, is_eager).max(at_once_bytes)
         };
@@ -515,14 +527,15 @@ impl Selection {
             announced: true,
             ..Message::of_host(bytes, Memory::Plain)
         };
-        let fragments = |bytes| rules.choose(&announced(bytes)) == Some(Protocol::Fragments);
+        let chosen = |bytes| states::choose(&all, &announced(bytes));
+        let fragments = |bytes| chosen(bytes) == Some(Protocol::Fragments);
         Self {
             eager_max: eager(Memory::Private, false),
             eager_plain_max: eager(Memory::Plain, false),
             eager_heap_max: eager(Memory::Heap, false),
             crossing_plain_max: eager(Memory::Plain, true),
             attach_min: last_size(usize::MAX >> 1, fragments).saturating_add(1),
-            rules,
+            rules: all[0],
         }
     }
 
