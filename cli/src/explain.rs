@@ -260,7 +260,7 @@ fn predict(
     placement: Placement,
 ) -> Result<Explained> {
     let cached = model::cached()?;
-    let mut rules = Rules::new(&cached.costs, AT_ONCE_BYTES);
+    let mut rules = Rules::new(&cached.set.costs, AT_ONCE_BYTES);
     rules.pipelining = config::pipeline()?;
     rules.device_eager_bytes = config::device_eager()?.unwrap_or(rules.device_eager_bytes);
     let limits = &mut rules.model.limits;
@@ -350,7 +350,7 @@ fn grid(blocks: u32) -> String {
 
 fn measured(cached: &Cached) -> (String, String) {
     let link = origin(cached);
-    let device = match (cached.costs.device, &cached.origin) {
+    let device = match (cached.set.costs.device, &cached.origin) {
         (Some(_), _) => format!("measured, {link}"),
         (None, Origin::Default) => "built in, estimated from data sheets".into(),
         (None, _) => "built in, estimated from data sheets: no device was measured".into(),
@@ -442,7 +442,7 @@ fn to_json(args: &Args, found: &Explained) -> Value {
         })
         .collect();
     let (link, device) = measured(&found.cached);
-    let costs: DeviceCosts = found.cached.costs.device.unwrap_or_default();
+    let costs: DeviceCosts = found.cached.set.costs.device.unwrap_or_default();
     json!({
         "bytes": found.bytes,
         "layout": args.layout.to_string(),
@@ -454,7 +454,7 @@ fn to_json(args: &Args, found: &Explained) -> Value {
         "at_once_by": [found.means.0.to_string(), found.means.1.to_string()],
         "ranking": ranking,
         "others": found.others.iter().map(|(name, ns, why)| json!({"protocol": name, "predicted_ns": ns, "why": why})).collect::<Value>(),
-        "link": {"costs": found.cached.costs, "from": link},
+        "link": {"costs": found.cached.set.costs, "from": link},
         "device": {"costs": costs, "from": device},
         "most_blocks": found.blocks,
     })

@@ -2,18 +2,24 @@
 //!
 //! ```text
 //! osier model measure            (links; then starts a job of itself)
-//!   '- run -- osier model measure    ranks: measure calls; rank 0 stores and prints
+//!   '- run -- osier model measure --begun ...    ranks: measure calls; rank 0 writes a file
+//! (looks at the distance of the cores, stores, prints)
 //! ```
+//!
+//! Where the cores were moved to another distance meanwhile, nothing is stored, and all is
+//! measured again.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use osier::config::Costs;
-use osier::model::{self, Cached, CallCosts, DeviceCalls, Origin};
+use osier::model::{self, Cached, CallCosts, CostSet, DeviceCalls, Origin};
 use osier::{Error, ErrorKind, Result};
+use osier_engine::protocol::cost::LinkCosts;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::info::protocols::{self, origin, size};
@@ -27,7 +33,8 @@ const EXAMPLES: &str = "\
 Examples:
   osier model measure
       measure links and collective calls in under a second per class of links, and
-      keep the numbers for this user's jobs on this machine
+      keep the numbers for this user's jobs on this machine: a set for each distance
+      of two cores, where its host moves them
   osier model show
       the numbers by which jobs choose, and where they come from
   osier model check
@@ -50,12 +57,30 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Measure links and collective calls of this machine, and keep them
-    Measure(Json),
+    Measure(Measure),
     /// Measure calls again and say how far the kept numbers are off
     Check,
-    /// Print the costs by which jobs choose protocols and plans
+    /// Print the costs by which jobs choose protocols and plans, of each distance of two cores
     Show(Json),
     Scale(scale::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct Measure {
+    #[command(flatten)]
+    how: Json,
+
+    /// Of the ranks that measure: what was measured before they started
+    #[arg(long, hide = true)]
+    begun: Option<String>,
+}
+
+/// For the ranks that measure calls.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begun {
+    links: LinkCosts,
+    /// Where rank 0 writes what was measured.
+    to: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,11 +103,11 @@ pub fn main(args: &Args) -> ExitCode {
                 Err(e) => code(Err(e)),
             });
         }
-        Command::Check => return start_ranks(),
-        Command::Measure(how) if in_job => {
-            return osier::run_code(|comm| code(measure_as_rank(&comm, how.json)));
+        Command::Check => return start_ranks(std::env::args_os().skip(1).collect()),
+        Command::Measure(args) if in_job => {
+            return osier::run_code(|comm| code(measure_as_rank(&comm, args)));
         }
-        Command::Measure(_) => match measure() {
+        Command::Measure(args) => match measure(&args.how) {
             Ok(code) => return code,
             Err(e) => Err(e),
         },
@@ -96,8 +121,8 @@ const NOT_AGAIN: Duration = Duration::from_secs(3600);
 const MOST_TIME: Duration = Duration::from_secs(20);
 
 /// Measures this machine where nobody has, before the first job of several ranks, or where
-/// what was kept does not hold any more, and says so. What goes wrong is said once, too, and
-/// costs that job nothing but time.
+/// what was kept does not hold any more, or is of cores at another distance, and says so. What
+/// goes wrong is said once, too, and costs that job nothing but time.
 pub fn measured_once(ranks: usize) {
     let unknown = || {
         let cached = model::cached().ok()?;
@@ -130,19 +155,21 @@ pub fn measured_once(ranks: usize) {
         Ok(error) => {
             let _ = fs::remove_file(&mark);
             let again = match outdated {
-                Some(why) => format!(" again, for {why}"),
+                Some(why) => format!(" ({why})"),
                 None => String::new(),
             };
             eprintln!(
-                "osier: measured{again} in {took:.1} s what messages and collectives cost here, for later jobs, too; predictions are off by {:.0} % (osier model show; OSIER_MODEL=cached measures nothing)",
+                "osier: measured in {took:.1} s what messages and collectives cost here{again}, for later jobs, too; predictions are off by {:.0} % (osier model show; OSIER_MODEL=cached measures nothing)",
                 100.0 * error
             );
         }
         Err(why) => {
-            // Links alone may be there.
-            let _ = fs::remove_file(&file);
+            let used = match model::cached().map(|cached| cached.origin) {
+                Ok(Origin::Default) | Err(_) => "built-in costs",
+                Ok(_) => "the costs that are kept",
+            };
             eprintln!(
-                "osier: built-in costs, for this machine was not measured: {why} (hint: osier model measure on a quiet machine; OSIER_MODEL=built-in says nothing)"
+                "osier: {used}, for this machine was not measured: {why} (hint: osier model measure on a quiet machine; OSIER_MODEL=built-in says nothing)"
             );
         }
     }
@@ -166,11 +193,11 @@ fn claim(mark: &Path) -> bool {
         .is_ok()
 }
 
-/// By how much the table that is kept now is off.
+/// By how much the table that was kept last is off.
 fn told_of(file: &Path) -> std::result::Result<f64, String> {
     let kept = model::load(file).map_err(|e| e.to_string())?;
-    let calls = kept.calls.ok_or("no calls were measured")?;
-    Ok(calls.error)
+    let calls = kept.sets.last().and_then(|set| set.calls.as_ref());
+    Ok(calls.ok_or("no calls were measured")?.error)
 }
 
 /// Runs `osier model measure`, silently.
@@ -226,8 +253,11 @@ fn code(done: Result<()>) -> u8 {
     }
 }
 
-/// Measures links, keeps them, and starts ranks that measure calls.
-fn measure() -> Result<ExitCode> {
+/// So often all is measured where the cores are moved meanwhile.
+const TRIES: usize = 4;
+
+/// Measures links, and starts ranks that measure calls and keep both.
+fn measure(how: &Json) -> Result<ExitCode> {
     let Some(file) = model::cache_file() else {
         return Err(Error::new(
             ErrorKind::Config,
@@ -243,24 +273,81 @@ fn measure() -> Result<ExitCode> {
             ),
         ));
     }
-    let mut costs = osier::measure::measure()?;
-    costs.device = protocols::device_costs();
-    model::store(&file, costs, None)?;
-    if run::cores() < 2 {
-        eprintln!(
-            "osier: model: there is one core: calls between ranks are estimated from the link"
-        );
-        show(&model::cached()?, false);
-        return Ok(ExitCode::SUCCESS);
+    let nothing_kept = model::cached()?.origin == Origin::Default;
+    for last in (1..=TRIES).map(|tries| tries == TRIES) {
+        let before = model::line_ns();
+        let mut links = osier::measure::measure()?;
+        links.device = protocols::device_costs();
+        let calls = match run::cores() {
+            1 => {
+                eprintln!(
+                    "osier: model: there is one core: calls between ranks are estimated from the link"
+                );
+                None
+            }
+            _ => match by_ranks(&file, links)? {
+                Ok((with_attach, calls)) => {
+                    links = with_attach;
+                    Some(calls)
+                }
+                Err(code) => return Ok(code),
+            },
+        };
+        // Costs of no one state are better than those of another processor.
+        if let Some(line_ns) = stayed(before, last && nothing_kept) {
+            model::store(&file, CostSet::now(line_ns, links, calls))?;
+            show(&model::cached()?, how.json);
+            return Ok(ExitCode::SUCCESS);
+        }
     }
-    Ok(start_ranks())
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        format!("the cores were moved to another distance, or busy, in each of {TRIES} tries"),
+    ))
+}
+
+/// What ranks measure, or the code with which they fail.
+fn by_ranks(
+    file: &Path,
+    links: LinkCosts,
+) -> Result<std::result::Result<(LinkCosts, CallCosts), ExitCode>> {
+    let to = file.with_extension(format!("{}.measured", process::id()));
+    if let Some(folder) = to.parent() {
+        let _ = fs::create_dir_all(folder);
+    }
+    let begun = Begun {
+        links,
+        to: to.clone(),
+    };
+    let text = serde_json::to_string(&begun).unwrap_or_default();
+    let arguments = ["model", "measure", "--begun", &text].map(OsString::from);
+    let code = start_ranks(arguments.into());
+    let text = fs::read(&to);
+    let _ = fs::remove_file(&to);
+    if code != ExitCode::SUCCESS {
+        return Ok(Err(code));
+    }
+    let failed = |what: String| Error::new(ErrorKind::System, format!("{}: {what}", to.display()));
+    let text = text.map_err(|e| failed(e.to_string()))?;
+    let measured = serde_json::from_slice(&text).map_err(|e| failed(e.to_string()))?;
+    Ok(Ok(measured))
+}
+
+/// The distance of the cores, if it is what it was; where it must be, whatever it is.
+fn stayed(before: Option<f64>, whatever: bool) -> Option<Option<f64>> {
+    match (before, model::line_ns()) {
+        (Some(before), Some(after)) if model::alike(before, after) => {
+            Some(Some((10.0 * (before * after).sqrt()).round() / 10.0))
+        }
+        (None, None) if run::cores() < 2 => Some(None),
+        _ => whatever.then_some(None),
+    }
 }
 
 /// Runs this command as ranks, one on each core.
-fn start_ranks() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+fn start_ranks(arguments: Vec<OsString>) -> ExitCode {
     let ranks = run::cores().clamp(2, MOST_RANKS);
-    run::again(ranks, Some(run::Bind::Core), arguments)
+    run::again_unmeasured(ranks, Some(run::Bind::Core), arguments)
 }
 
 /// Kept numbers that are off by more than this, at the median, are to be measured anew.
@@ -304,29 +391,32 @@ fn check_as_rank(comm: &osier::Communicator) -> Result<bool> {
 /// Most ranks that are started: each measures with the first, or waits.
 const MOST_RANKS: usize = 256;
 
-fn measure_as_rank(comm: &osier::Communicator, as_json: bool) -> Result<()> {
-    let (links, calls) = comm.measure_costs()?;
+fn measure_as_rank(comm: &osier::Communicator, args: &Measure) -> Result<()> {
+    let text = args.begun.as_deref().unwrap_or_default();
+    let begun: Begun = serde_json::from_str(text).map_err(|_| {
+        let what = "ranks measure calls for the command that has measured links";
+        Error::new(ErrorKind::Argument, what)
+    })?;
+    let measured = comm.measure_costs(&begun.links)?;
     if comm.rank() > 0 {
         return Ok(());
     }
-    if let Some(file) = model::cache_file() {
-        model::store(&file, links, Some(calls))?;
-    }
-    show(&model::cached()?, as_json);
-    Ok(())
+    let text = serde_json::to_vec(&measured).unwrap_or_default();
+    fs::write(&begun.to, text)
+        .map_err(|e| Error::new(ErrorKind::System, format!("{}: {e}", begun.to.display())))
 }
 
-/// The table by which jobs choose, and whether it was measured.
-fn table(cached: &Cached) -> (CallCosts, bool) {
-    match &cached.calls {
+/// The table of a set, and whether it was measured.
+fn table(set: &CostSet) -> (CallCosts, bool) {
+    match &set.calls {
         Some(calls) => (calls.clone(), true),
-        None => (CallCosts::estimated(&cached.costs), false),
+        None => (CallCosts::estimated(&set.costs), false),
     }
 }
 
 /// Where the table comes from, in words.
 pub fn told(cached: &Cached) -> String {
-    match (&cached.calls, &cached.refused) {
+    match (&cached.set.calls, &cached.refused) {
         (Some(_), _) => format!("measured calls, {}", origin(cached)),
         (None, Some(why)) => format!("estimated from built-in costs; not used: {why}"),
         (None, None) => {
@@ -339,6 +429,34 @@ pub fn told(cached: &Cached) -> String {
             format!("estimated from costs of links, {origin}{hint}")
         }
     }
+}
+
+/// Of which states of the machine the costs are, in words; none if of one whose distance is
+/// not known.
+pub fn states(lines_ns: &[Option<f64>]) -> Option<String> {
+    let told = |line: &Option<f64>| match line {
+        Some(ns) => format!("{ns:.0} ns"),
+        None => "an unknown time".into(),
+    };
+    let first = told(lines_ns.first()?);
+    let others: Vec<String> = lines_ns[1..].iter().map(told).collect();
+    match (lines_ns, &others[..]) {
+        ([None], _) => None,
+        (_, []) => Some(format!(
+            "costs were measured where a line takes {first} from core to core"
+        )),
+        (_, others) => Some(format!(
+            "predicted where a line takes {first} from core to core; chosen to lose least there\n\
+             and at {}",
+            others.join(" and ")
+        )),
+    }
+}
+
+/// Distances of the sets in use, that of predictions first.
+pub fn lines_ns(cached: &Cached) -> Vec<Option<f64>> {
+    let sets = std::iter::once(&cached.set).chain(&cached.others);
+    sets.map(|set| set.line_ns).collect()
 }
 
 fn show_devices(devices: &DeviceCalls) {
@@ -379,23 +497,55 @@ fn show_devices(devices: &DeviceCalls) {
 }
 
 fn show(cached: &Cached, as_json: bool) {
-    let (table, measured) = table(cached);
+    let sets = || std::iter::once(&cached.set).chain(&cached.others);
+    let (of_predictions, measured) = table(&cached.set);
     if as_json {
+        let set = |set: &CostSet| {
+            let (table, measured) = table(set);
+            json!({
+                "line_ns": set.line_ns,
+                "version": format!("{:016x}", table.version()),
+                "measured": measured,
+                "date": set.date,
+                "links": set.costs,
+                "calls": table,
+            })
+        };
         println!(
             "{:#}",
             json!({
-                "version": format!("{:016x}", table.version()),
+                "version": format!("{:016x}", of_predictions.version()),
                 "measured": measured,
                 "from": told(cached),
-                "date": cached.date,
+                "date": cached.set.date,
                 "refused": cached.refused,
-                "links": cached.costs,
-                "calls": table,
+                "links": cached.set.costs,
+                "calls": of_predictions,
+                "sets": sets().map(set).collect::<Vec<_>>(),
             })
         );
         return;
     }
     println!("{}", told(cached));
+    if let Some(text) = states(&lines_ns(cached)) {
+        println!("{text}");
+    }
+    for set in sets() {
+        if !cached.others.is_empty() {
+            let line = match set.line_ns {
+                Some(ns) => format!("Where a line takes {ns:.0} ns from core to core"),
+                None => "Where nobody knows how far the cores are from each other".into(),
+            };
+            let date = set.date.as_deref().unwrap_or("on an unknown day");
+            println!("\n{line}, measured {date}\n{}", "=".repeat(line.len()));
+        }
+        show_set(set);
+    }
+    println!("\nosier info --protocols shows the costs of links and devices.");
+}
+
+fn show_set(set: &CostSet) {
+    let (table, measured) = table(set);
     println!("version {:016x}", table.version());
     if measured {
         println!(
@@ -445,5 +595,16 @@ fn show(cached: &Cached, as_json: bool) {
     rows.row(["one that is".to_owned(), protocols::time(table.row_ns)]);
     rows.row(["a step of it".to_owned(), protocols::time(table.step_ns)]);
     rows.print();
-    println!("\nosier info --protocols shows the costs of links and devices.");
+    if let Some(segment) = &table.segment {
+        println!("\nFlags and slots that ranks share");
+        let mut rows = Table::new(2).right(&[1]);
+        rows.row(["a flag".to_owned(), protocols::time(segment.flag_ns)]);
+        for (name, works) in [("into", &segment.write), ("out of", &segment.read)] {
+            if let Some(last) = works.last() {
+                let name = format!("{} {name} a slot", size(last.bytes as usize));
+                rows.row([name, protocols::time(last.ns)]);
+            }
+        }
+        rows.print();
+    }
 }

@@ -130,7 +130,7 @@ impl fmt::Display for Choice {
 pub(crate) const MOST_INSTANCES: u64 = 16_000_000;
 /// Where whole messages by all candidates take this share of them, it is rehearsed: each is
 /// tried in several numbers of segments.
-pub(crate) const UNREHEARSED: u64 = 32;
+const UNREHEARSED: u64 = 32;
 /// Trees are made from costs of pairs for up to so many ranks.
 const MOST_DENSE: u32 = 512;
 /// Clusters are apart by more than this share of the diameter. 0.35 to 0.4 is what the

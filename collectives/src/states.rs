@@ -18,11 +18,13 @@
 
 use crate::algorithms::{Algorithm, Plan, Unsuitable};
 use crate::call::Call;
-use crate::choose::{
-    Candidate, Choice, MOST_INSTANCES, UNREHEARSED, choose, copies_ns, in_one_kernel,
-};
+use crate::choose::{Candidate, Choice, MOST_INSTANCES, choose, copies_ns, in_one_kernel};
 use crate::cost::{Machine, Model, Sizes};
 use crate::search::{BEHIND, Search, steps};
+
+/// Where all that is to be played in other states has at most so many instances of steps, some
+/// milliseconds, none is left out.
+const MOST_UNPRUNED: u64 = 1 << 16;
 
 /// A plan and its predicted times, by state; none where it was not played.
 struct Row {
@@ -149,7 +151,7 @@ impl Table {
         self.add_between(states.len())?;
         let instances = |row: &Row| steps(&row.plan) * u64::from(row.plan.segments());
         let total: u64 = self.rows.iter().map(instances).sum();
-        let long = total > MOST_INSTANCES / UNREHEARSED;
+        let long = total > MOST_UNPRUNED;
         let mut left = MOST_INSTANCES;
         let best = self.best.clone();
         let promise = |row: &Row| row.ratios(&best).0;

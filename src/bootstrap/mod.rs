@@ -18,7 +18,7 @@ pub use run::{Failure, run, run_code};
 
 use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets, Session};
 use crate::config;
-use crate::model::calls::Agreed;
+use crate::model::Agreed;
 use crate::p2p::HeapBuffer;
 use launcher::{Environment, Launch};
 use osier_datatype::Datatype;
@@ -163,13 +163,13 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
         member.check_payloads();
     }
     osier_transports::shm::serve(&member);
-    let costs = agreed(job).links;
+    let costs = agreed(job).links_by_state();
     let shared_cores = job.ranks() > job.cores();
     Ok(Core::new(
         JobTransport::Shm(member),
         rank as u32,
         job.ranks() as u32,
-        Arc::new(Selection::new(costs, AT_ONCE_BYTES)),
+        Arc::new(Selection::among(&costs, AT_ONCE_BYTES)),
         shared_cores,
         trace,
         checks,

@@ -1,16 +1,18 @@
 //! Choice of a plan: the cheapest by costs that all ranks share.
 //!
-//! All ranks of a job have the cost table of the launcher, or the built-in
-//! one, and know each other's positions; so they choose alike. A communicator may switch
+//! All ranks of a job have the cost tables of the launcher, or the built-in
+//! one, and know each other's positions; so they choose alike. Where the launcher has tables of
+//! several states of the machine, the plan is taken that loses least over them. A communicator may switch
 //! to another table, in a collective call. A choice is made once per machine, operation,
 //! number of ranks and size class, and kept by the rank for all its communicators.
 
 pub(crate) mod spaces;
 
-use crate::model::calls::Agreed;
+use crate::model::Agreed;
 use crate::model::{CallCosts, Places, RankLinks};
 use osier_collectives::{
-    Algorithm, Association, Call, Choice, Machine, Model, OneKernel, Operation, Plan, Sizes, choose,
+    Algorithm, Association, Call, Choice, Machine, Model, OneKernel, Operation, Plan, Sizes,
+    choose_for_all,
 };
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::lower::lower;
@@ -59,47 +61,85 @@ pub(crate) struct May {
 #[derive(Default)]
 pub(crate) struct Choices(Mutex<HashMap<Key, Chosen>>);
 
-/// The planner's machine of a communicator's ranks.
+/// The planner's machine of a communicator's ranks, in each state that is known.
 pub(crate) struct Described {
     /// Equal machines have equal numbers, in one process.
     pub id: u64,
-    pub table: CallCosts,
     pub ranks_per_core: u32,
-    pub machine: Machine,
+    /// The first is that of predictions.
+    states: Vec<State>,
+}
+
+/// The machine in one state.
+#[derive(Clone)]
+struct State {
+    table: CallCosts,
+    machine: Machine,
     /// The same where buffers lie on devices, if the costs are known.
-    pub devices: Option<Machine>,
+    devices: Option<Machine>,
 }
 
 impl Described {
+    /// By these tables, one for each state.
     pub fn of(
-        table: CallCosts,
+        tables: Vec<CallCosts>,
         ranks: &[u32],
         ranks_per_core: u32,
         agreed: &Agreed,
         eager_bytes: usize,
         shares_segment: bool,
     ) -> Described {
-        let here = table.shared_by(ranks_per_core);
-        let mut machine = here.machine(ranks, agreed.places.as_ref(), eager_bytes);
-        let costs = here.segment.as_ref().filter(|_| shares_segment);
-        machine.segment = costs.map(|costs| Arc::new(costs.planned()));
-        let unknown = RankLinks::default();
-        let devices = here.machine_of_devices(ranks, agreed.places.as_ref(), &unknown, &machine);
+        let places = agreed.places.as_ref();
         let mut hasher = DefaultHasher::new();
-        table.version().hash(&mut hasher);
-        machine.places.hash(&mut hasher);
-        machine.segment.is_some().hash(&mut hasher);
+        let state = |table: CallCosts| {
+            let here = table.shared_by(ranks_per_core);
+            let machine = here.machine_of_host(ranks, places, eager_bytes, shares_segment);
+            let unknown = RankLinks::default();
+            let devices = here.machine_of_devices(ranks, places, &unknown, &machine);
+            table.version().hash(&mut hasher);
+            machine.places.hash(&mut hasher);
+            machine.segment.is_some().hash(&mut hasher);
+            State {
+                table,
+                machine,
+                devices,
+            }
+        };
+        let states = tables.into_iter().map(state).collect();
         Described {
             id: hasher.finish(),
-            table,
             ranks_per_core,
-            machine,
-            devices,
+            states,
         }
     }
-}
 
-impl Described {
+    /// The table of predictions.
+    pub(crate) fn table(&self) -> &CallCosts {
+        &self.states[0].table
+    }
+
+    /// The tables of all states.
+    pub(crate) fn tables(&self) -> Vec<CallCosts> {
+        self.states
+            .iter()
+            .map(|state| state.table.clone())
+            .collect()
+    }
+
+    /// The machine for buffers of the host, by state.
+    pub(crate) fn machines(&self) -> Vec<&Machine> {
+        self.states.iter().map(|state| &state.machine).collect()
+    }
+
+    /// The same for buffers on devices, where their costs are known: empty if in no state.
+    pub(crate) fn machines_of_devices(&self) -> Vec<&Machine> {
+        let devices = self
+            .states
+            .iter()
+            .filter_map(|state| state.devices.as_ref());
+        devices.collect()
+    }
+
     /// The same, with ranks placed by their devices for buffers there.
     pub(crate) fn with_devices(
         &self,
@@ -108,38 +148,43 @@ impl Described {
         one_kernel: Option<OneKernel>,
     ) -> Described {
         let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
-        let eager_bytes = self.machine.eager_bytes as usize;
-        let here = self.table.shared_by(self.ranks_per_core);
-        let host = here.machine(&ranks, Some(places), eager_bytes);
-        let mut devices = here.machine_of_devices(&ranks, Some(places), device_links, &host);
         let mut hasher = DefaultHasher::new();
         self.id.hash(&mut hasher);
-        if let (Some(devices), Some(kernel)) = (&mut devices, one_kernel) {
+        if let Some(kernel) = &one_kernel {
             for log in 3..=16 {
-                kernel
-                    .ns
-                    .at(f64::from(1 << log))
-                    .to_bits()
-                    .hash(&mut hasher);
+                let ns = kernel.ns.at(f64::from(1 << log));
+                ns.to_bits().hash(&mut hasher);
             }
-            devices.one_kernel = Some(Arc::new(kernel));
         }
         device_links.device_links.hash(&mut hasher);
-        host.places.hash(&mut hasher);
+        let one_kernel = one_kernel.map(Arc::new);
+        let state = |state: &State| {
+            let eager_bytes = state.machine.eager_bytes as usize;
+            let here = state.table.shared_by(self.ranks_per_core);
+            let host = here.machine(&ranks, Some(places), eager_bytes);
+            let mut devices = here.machine_of_devices(&ranks, Some(places), device_links, &host);
+            if let Some(devices) = &mut devices {
+                devices.one_kernel.clone_from(&one_kernel);
+            }
+            host.places.hash(&mut hasher);
+            State {
+                devices,
+                ..state.clone()
+            }
+        };
+        let states = self.states.iter().map(state).collect();
         Described {
             id: hasher.finish(),
-            table: self.table.clone(),
             ranks_per_core: self.ranks_per_core,
-            machine: self.machine.clone(),
-            devices,
+            states,
         }
     }
 }
 
-/// All candidates for a call, best first.
-pub(crate) fn ranking(machine: &Machine, call: &Call, class: u32) -> Result<Choice> {
+/// All candidates for a call, what loses least over these states first.
+pub(crate) fn ranking(states: &[&Machine], call: &Call, class: u32) -> Result<Choice> {
     let sizes = Sizes::Equal(bytes_of(class));
-    choose(call, &sizes, machine, Model::LogGp)
+    choose_for_all(call, &sizes, states, Model::LogGp)
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
 }
 
@@ -180,9 +225,10 @@ impl Choices {
             in_one_kernel,
             in_segment,
         } = may;
-        let devices = described.devices.as_ref().filter(|_| on_devices);
+        let devices = described.machines_of_devices();
+        let on_devices = on_devices && !devices.is_empty();
         let key = Key {
-            on_devices: devices.is_some(),
+            on_devices,
             in_one_kernel,
             in_segment,
             machine: described.id,
@@ -204,7 +250,11 @@ impl Choices {
             root: 0,
             ..call.clone()
         };
-        let choice = ranking(devices.unwrap_or(&described.machine), &alike, class)?;
+        let machines = match on_devices {
+            true => devices,
+            false => described.machines(),
+        };
+        let choice = ranking(&machines, &alike, class)?;
         let kept = |plan: &Plan| {
             let kept = plan.algorithm().keeps(call);
             kept.is_some_and(|kept| !call.operation.reduces() || kept >= call.required)
@@ -213,13 +263,13 @@ impl Choices {
         let suits = candidates
             .filter(|candidate| kept(&candidate.plan))
             .filter(|candidate| in_segment || !candidate.plan.algorithm().in_segment())
-            .find_map(|candidate| match (devices, candidate.through_host) {
-                (None, _) => Some((candidate.plan.clone(), RunsOn::ByCost)),
-                (Some(_), true) => Some((candidate.plan.clone(), RunsOn::Host)),
-                (Some(_), false) if *candidate.plan.algorithm() == Algorithm::OneKernel => {
+            .find_map(|candidate| match (on_devices, candidate.through_host) {
+                (false, _) => Some((candidate.plan.clone(), RunsOn::ByCost)),
+                (true, true) => Some((candidate.plan.clone(), RunsOn::Host)),
+                (true, false) if *candidate.plan.algorithm() == Algorithm::OneKernel => {
                     in_one_kernel.then(|| (candidate.plan.clone(), RunsOn::OneKernel))
                 }
-                (Some(_), false) => Some((that_stays(&candidate.plan)?, RunsOn::Device)),
+                (true, false) => Some((that_stays(&candidate.plan)?, RunsOn::Device)),
             });
         let no_plan = || Error::new(ErrorKind::Unavailable, "no plan for this root");
         let (plan, runs_on) = suits.ok_or_else(no_plan)?;
@@ -248,3 +298,6 @@ pub(crate) fn bytes_of(class: u32) -> u64 {
         class => 1u64 << (class - 1).min(62),
     }
 }
+
+#[cfg(test)]
+mod tests;

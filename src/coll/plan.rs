@@ -24,7 +24,7 @@ impl Communicator {
         if let Some(described) = &*kept {
             return described.clone();
         }
-        let described = Arc::new(runs.describe(self.member().agreed.table()));
+        let described = Arc::new(runs.describe(self.member().agreed.tables()));
         *kept = Some(described.clone());
         described
     }
@@ -36,12 +36,12 @@ impl Communicator {
         self.lane().lock().has_segment() && !Driver::is_there()
     }
 
-    fn describe(&self, table: CallCosts) -> Described {
+    fn describe(&self, tables: Vec<CallCosts>) -> Described {
         let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
         let eager_bytes = self.core().selection.eager_max(Memory::Plain);
         let ranks_per_core = self.core().ranks_per_core();
         Described::of(
-            table,
+            tables,
             &ranks,
             ranks_per_core,
             &self.member().agreed,
@@ -75,7 +75,7 @@ impl Communicator {
         if operation.of_neighbors() {
             call = call.on(self.reported(self.all_around())?);
         }
-        self.reported(ranking(&described.machine, &call, class_of(bytes)))
+        self.reported(ranking(&described.machines(), &call, class_of(bytes)))
     }
 
     /// As [`Communicator::explain`], of buffers in memory of devices: by what messages,
@@ -94,13 +94,24 @@ impl Communicator {
                 "no costs of devices are known (hint: osier model measure, where a device is)",
             )
         };
-        let machine = self.reported(described.devices.as_ref().ok_or_else(unknown))?;
-        self.reported(ranking(machine, &call, class_of(bytes)))
+        let machines = described.machines_of_devices();
+        if machines.is_empty() {
+            return self.reported(Err(unknown()));
+        }
+        self.reported(ranking(&machines, &call, class_of(bytes)))
     }
 
-    /// The costs by which plans are chosen here: equal on all ranks.
+    /// The costs by which plans are chosen here: equal on all ranks. Where the job has costs of
+    /// several states of the machine, those of predictions.
     pub fn call_costs(&self) -> CallCosts {
-        self.described().table.clone()
+        self.described().table().clone()
+    }
+
+    /// How long a line took between two cores where the job's costs were measured, in ns, by
+    /// state of the machine; predictions are of the first.
+    #[doc(hidden)]
+    pub fn lines_ns(&self) -> Vec<Option<f64>> {
+        self.member().agreed.lines_ns()
     }
 
     /// Has protocols of this communicator's messages chosen by these costs.
@@ -112,7 +123,7 @@ impl Communicator {
 
     /// Adopts other costs: those of the first rank that passes some, on all ranks.
     /// From the next call on plans are chosen by them; if no rank has any, by the job's
-    /// own. A table that makes no sense counts as none. Collective, on one group.
+    /// own, of all states of the machine that it knows. A table that makes no sense counts as none. Collective, on one group.
     /// Communicators made of this one later begin with the job's costs.
     ///
     /// Returns the table's number, the same on all ranks.
@@ -139,16 +150,18 @@ impl Communicator {
         }];
         self.allreduce(&super::IN_PLACE, &mut first, crate::Op::Min)?;
         let first = first[0] as usize;
-        let table = match first < self.size() {
+        let tables = match first < self.size() {
             true => {
                 let text = mine.map(|mine| serde_json::to_vec(&mine).unwrap_or_default());
-                self.reported(parsed(&self.says(first, text.unwrap_or_default())?))?
+                vec![self.reported(parsed(&self.says(first, text.unwrap_or_default())?))?]
             }
-            false => self.member().agreed.table(),
+            false => self.member().agreed.tables(),
         };
-        let described = self.describe(table);
-        let version = described.table.version();
-        self.0.spaces.forget(described.devices.is_some());
+        let described = self.describe(tables);
+        let version = described.table().version();
+        self.0
+            .spaces
+            .forget(!described.machines_of_devices().is_empty());
         let mut kept = self
             .0
             .described
@@ -169,9 +182,11 @@ impl Communicator {
         if self.0.spaces.matter.load(Ordering::Relaxed) {
             return;
         }
-        let mut table = self.call_costs();
-        table.devices = Some(DeviceCalls::estimated(&agreed.links));
-        let described = self.describe(table);
+        let mut tables = self.described().tables();
+        for (table, links) in tables.iter_mut().zip(agreed.links_by_state()) {
+            table.devices = Some(DeviceCalls::estimated(&links));
+        }
+        let described = self.describe(tables);
         self.0.spaces.forget(true);
         let kept = &self.0.described;
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(described));

@@ -6,7 +6,7 @@ use super::group::Group;
 use super::meeting::Meeting;
 use super::psets::ProcessSets;
 use crate::choice::Choices;
-use crate::model::calls::Agreed;
+use crate::model::Agreed;
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::lane::Lane;

@@ -4,7 +4,7 @@ use super::fit::Piped;
 use super::shortest;
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;
-use crate::model::calls::Agreed;
+use crate::model::Agreed;
 use crate::model::cores;
 use osier_datatype::{Layout, Type};
 use osier_engine::error::{Error, ErrorKind, Result};

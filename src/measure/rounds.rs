@@ -87,22 +87,22 @@ impl Communicator {
     /// If there is one rank only, between two groups, or if a rank dies.
     #[track_caller]
     pub fn measure_call_costs(&self) -> Result<CallCosts> {
-        Ok(self.measure(false)?.1)
+        Ok(self.measure(None)?.1)
     }
 
     /// As [`Communicator::measure_call_costs`], after measuring the costs of the system's copies
-    /// between processes relative to eager messages: the job's other costs of links
-    /// stay. Calls are measured by protocols chosen with the result.
+    /// between processes relative to eager messages: the other ones of these costs of links
+    /// stay. Calls are measured by protocols chosen with the result. All ranks pass the same.
     ///
     /// # Errors
     /// As there.
     #[track_caller]
-    pub fn measure_costs(&self) -> Result<(LinkCosts, CallCosts)> {
-        self.measure(true)
+    pub fn measure_costs(&self, links: &LinkCosts) -> Result<(LinkCosts, CallCosts)> {
+        self.measure(Some(*links))
     }
 
     #[track_caller]
-    fn measure(&self, sets: bool) -> Result<(LinkCosts, CallCosts)> {
+    fn measure(&self, links: Option<LinkCosts>) -> Result<(LinkCosts, CallCosts)> {
         // The measured calls report their own errors.
         self.reported(self.may_measure())?;
         let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
@@ -116,7 +116,7 @@ impl Communicator {
                 classes.push((class.to_owned(), rank));
             }
         }
-        measure(self, &classes, sets)
+        measure(self, &classes, links)
     }
 
     fn may_measure(&self) -> Result<()> {
@@ -132,7 +132,7 @@ impl Communicator {
 }
 
 /// Measures the classes of links between the first rank and others, one pair per
-/// class. Before that, if `sets` is true, sets the costs of links that need messages.
+/// class. Before that, if `given` are costs of links, sets those of them that need messages.
 /// Collective; the result is the first rank's.
 ///
 /// # Errors
@@ -140,9 +140,9 @@ impl Communicator {
 pub(crate) fn measure(
     comm: &Communicator,
     classes: &[(String, usize)],
-    sets: bool,
+    given: Option<LinkCosts>,
 ) -> Result<(LinkCosts, CallCosts)> {
-    let mut links = *comm.core().selection.costs();
+    let mut links = given.unwrap_or(*comm.core().selection.costs());
     let mut table = CallCosts {
         classes: Vec::new(),
         row_ns: 0.0,
@@ -172,7 +172,7 @@ pub(crate) fn measure(
     for (class, partner) in classes {
         let color = (comm.rank() == 0 || comm.rank() == *partner).then_some(0);
         if let Some(pair) = comm.split(color, 0)? {
-            if table.classes.is_empty() && sets {
+            if table.classes.is_empty() && given.is_some() {
                 links = attached(&pair, links)?;
             }
             pair.choose_by(&links);

@@ -19,6 +19,7 @@ use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use osier_transports::shm::SLOT_BYTES;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Bytes of a vector up to which a call may run inline.
 pub(crate) const ROW_BYTES: u64 = osier_engine::exec::inline::MOST_BYTES as u64;
@@ -350,7 +351,22 @@ impl CallCosts {
         table
     }
 
-    /// The planner's machine of these ranks of a job. Above `eager_bytes` messages wait
+    /// The same for plans of buffers of the host; with flags and slots, if the ranks share a
+    /// segment and their costs are known.
+    pub fn machine_of_host(
+        &self,
+        ranks: &[u32],
+        places: Option<&Places>,
+        eager_bytes: usize,
+        shares_segment: bool,
+    ) -> Machine {
+        let mut machine = self.machine(ranks, places, eager_bytes);
+        let costs = self.segment.as_ref().filter(|_| shares_segment);
+        machine.segment = costs.map(|costs| Arc::new(costs.planned()));
+        machine
+    }
+
+    /// The planner's machine of these ranks of a job, for messages alone. Above `eager_bytes` messages wait
     /// for both ends.
     pub fn machine(&self, ranks: &[u32], places: Option<&Places>, eager_bytes: usize) -> Machine {
         let curve = |class: &str, kept: bool| curve(&self.classes, class, kept);
@@ -561,75 +577,6 @@ impl Places {
     }
 }
 
-/// The launcher's note for all ranks of a job: costs by which they choose, and their
-/// positions.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Agreed {
-    /// Of messages.
-    pub links: LinkCosts,
-    /// Of collective calls, where they were measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub calls: Option<CallCosts>,
-    /// Positions of ranks, where the launcher binds them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub places: Option<Places>,
-}
-
-impl Agreed {
-    /// Of a launcher's note; the built-in costs if it is none.
-    pub fn of_note(note: &[u8]) -> Agreed {
-        serde_json::from_slice(note).unwrap_or_default()
-    }
-
-    /// As a launcher's note of at most this many bytes: without positions, then without costs of
-    /// devices, and then without calls, if the room is too small.
-    pub fn note(&self, most_bytes: usize) -> Vec<u8> {
-        let mut short = self.clone();
-        loop {
-            let text = serde_json::to_vec(&short).unwrap_or_default();
-            if text.len() <= most_bytes {
-                return text;
-            }
-            let devices = |calls: &mut CallCosts| calls.devices.take();
-            if short.places.take().is_none()
-                && short.calls.as_mut().and_then(devices).is_none()
-                && short.calls.take().is_none()
-            {
-                return Vec::new();
-            }
-        }
-    }
-
-    /// The table by which collectives are chosen.
-    pub fn table(&self) -> CallCosts {
-        let mut table = match &self.calls {
-            Some(calls) => calls.clone(),
-            None => CallCosts::estimated(&self.links),
-        };
-        // A device was measured, but calls were not.
-        if table.devices.is_none() && self.links.device.is_some() {
-            table.devices = Some(DeviceCalls::estimated(&self.links));
-        }
-        table
-    }
-
-    /// Whether that table contains devices.
-    pub(crate) fn knows_devices(&self) -> bool {
-        let calls = self.calls.as_ref();
-        self.links.device.is_some() || calls.is_some_and(|calls| calls.devices.is_some())
-    }
-
-    /// For ranks on emulated devices, or on real ones: drops costs of the other kind.
-    pub fn for_emulated(mut self, emulated: bool) -> Agreed {
-        if let Some(calls) = &mut self.calls {
-            calls
-                .devices
-                .take_if(|devices| devices.emulated != emulated);
-        }
-        self
-    }
-}
-
 /// Refuses an invalid table.
 pub(crate) fn refused(what: String) -> Error {
     Error::new(
@@ -743,23 +690,5 @@ mod tests {
             spoil(&mut bad);
             assert!(bad.clone().checked().is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn notes_leave_out_what_has_no_room() {
-        let agreed = Agreed {
-            links: LinkCosts::default(),
-            calls: Some(CallCosts::estimated(&LinkCosts::default())),
-            places: Some(Places {
-                ranks: vec![vec![Some(1), None]; 1000],
-                ..places()
-            }),
-        };
-        assert_eq!(Agreed::of_note(&agreed.note(1 << 20)), agreed);
-        let less = Agreed::of_note(&agreed.note(8 << 10));
-        assert!(less.places.is_none() && less.calls == agreed.calls);
-        let least = Agreed::of_note(&agreed.note(512));
-        assert!(least.calls.is_none() && least.links == agreed.links);
-        assert_eq!(Agreed::of_note(b""), Agreed::default());
     }
 }

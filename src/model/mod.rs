@@ -3,11 +3,13 @@
 //! [`cached`] returns earlier measurements, without measuring: the library never measures
 //! on its own, its launcher once, before the first job of a machine.
 
+mod agreed;
 pub(crate) mod calls;
 #[allow(unsafe_code, reason = "binds threads to processors")]
 pub(crate) mod cores;
 mod device_links;
 pub(crate) mod devices;
+mod distance;
 pub(crate) mod hardware;
 #[cfg(feature = "hwloc")]
 mod hwloc;
@@ -20,15 +22,17 @@ mod store;
 
 pub(crate) use cores::confine;
 
-pub use calls::{Agreed, CallCosts, ClassCosts, MessageCost, Places, WorkCost};
+pub use agreed::{Agreed, OtherState};
+pub use calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost};
 pub(crate) use device_links::GpuName;
 pub use device_links::{GpuLink, GpuLinks, RankLinks, Way};
 pub use devices::DeviceCalls;
+pub use distance::{alike, line_between_ns, line_ns};
 pub use machine::Machine;
 pub use map::{Gpu, Part};
 pub use plausible::NOT_PERMITTED_NS;
 pub use recheck::Probe;
-pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};
+pub use store::{Cached, CostSet, Measured, Origin, cache_file, cached, load, store};
 
 use osier_engine::error::{Error, ErrorKind};
 

@@ -1,19 +1,28 @@
 //! Measured costs on disk.
 //!
 //! ```text
-//! { "format": 3,
+//! { "format": 4,
 //!   "machine": { "cpu": ..., "processors": ..., "kernel": ..., "osier": ... },
-//!   "date": "2026-11-21",
-//!   "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } },
-//!   "calls": { "classes": [...], "run_ns": ..., ..., "devices": { ... } },
-//!   "probes": [{ "sum": false, "bytes": 4096, "ns": ... }, ...] }
+//!   "sets": [
+//!     { "line_ns": 41.2,
+//!       "date": "2026-11-25",
+//!       "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } },
+//!       "calls": { "classes": [...], "run_ns": ..., ..., "devices": { ... } },
+//!       "probes": [{ "sum": false, "bytes": 4096, "ns": ... }, ...] },
+//!     { "line_ns": 163.0, ... }] }
 //! ```
 //!
-//! `device`, `calls`, its `devices` and `probes` are missing where they were not measured;
-//! `machine` and `date` may be missing in a file written by hand. Format 1 had no `devices`,
-//! format 2 did not name the measured links: these are left out, and estimated until
-//! they are measured anew.
+//! There is a set of costs for each distance of two cores at which the machine was measured:
+//! `line_ns` is what a cache line takes from one to the other (`distance.rs`). Costs that are
+//! measured again replace those of the same distance.
+//!
+//! `device`, `calls`, its `devices`, `probes` and `line_ns` are missing where they were not
+//! measured; `machine` and `date` may be missing in a file written by hand. Formats 1 to 3 had
+//! one set, in place of `sets`, whose distance is unknown. Format 1 had no `devices`, format 2
+//! did not name the measured links: these are left out, and estimated until they are measured
+//! anew.
 
+use super::distance;
 use super::machine::{Machine, today};
 use super::plausible;
 use super::recheck::{self, Probe};
@@ -25,26 +34,42 @@ use osier_engine::protocol::cost::LinkCosts;
 use osier_kernels::Driver;
 use osier_kernels::files;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
+/// The last format of one set.
+const LAST_OF_ONE_SET: u32 = 3;
 /// The oldest readable format.
 const OLDEST: u32 = 1;
 /// The oldest format whose costs of devices name their links.
 const OLDEST_OF_LINKS: u32 = 3;
 
-/// Costs, with machine and date of their measurement.
+/// At most this many sets are kept: the oldest goes.
+const MOST_SETS: usize = 3;
+
+/// Costs, with the machine of their measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     format: u32,
     /// The machine.
     #[serde(default)]
     pub machine: Option<Machine>,
+    /// One for each distance of two cores at which it was measured, the oldest first.
+    pub sets: Vec<CostSet>,
+}
+
+/// Costs of the machine in one state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CostSet {
+    /// How long a cache line took from one core to another, in ns; none if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line_ns: Option<f64>,
     /// The date: year-month-day, UTC.
     #[serde(default)]
     pub date: Option<String>,
-    /// The costs.
+    /// The costs of messages.
     pub costs: LinkCosts,
     /// Costs of collective calls, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,6 +77,36 @@ pub struct Measured {
     /// Times for the check that the costs still hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<Probe>,
+}
+
+impl CostSet {
+    /// Measured now, at this distance.
+    pub fn now(line_ns: Option<f64>, costs: LinkCosts, calls: Option<CallCosts>) -> CostSet {
+        CostSet {
+            line_ns,
+            date: Some(today()),
+            costs,
+            calls,
+            probes: Probe::take(),
+        }
+    }
+
+    /// Whether they are of this distance.
+    pub fn is_at(&self, line_ns: f64) -> bool {
+        self.line_ns
+            .is_some_and(|own| distance::alike(own, line_ns))
+    }
+
+    /// Why jobs do not choose by them, if so.
+    fn refused(&self) -> Option<String> {
+        if let Some(how) = plausible::absurd(&self.costs, self.calls.as_ref()) {
+            return Some(how);
+        }
+        // Beside a driver there are none.
+        let without = |calls: &CallCosts| calls.segment.is_none() && !Driver::is_there();
+        let missing = self.calls.as_ref().is_some_and(without);
+        missing.then(|| "flags and slots were not measured".to_owned())
+    }
 }
 
 /// Source of the costs.
@@ -68,107 +123,126 @@ pub enum Origin {
 /// Costs in use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cached {
-    /// The costs.
-    pub costs: LinkCosts,
-    /// Costs of collective calls, if measured.
-    pub calls: Option<CallCosts>,
+    /// Those of the state nearest to the present one; if that is not known, of the farthest
+    /// cores. Predictions are by them.
+    pub set: CostSet,
+    /// Those of other states of the machine.
+    pub others: Vec<CostSet>,
     /// Why the cache is not used, if it exists.
     pub refused: Option<String>,
     /// Their source.
     pub origin: Origin,
-    /// Date of measurement, if known.
-    pub date: Option<String>,
-    /// Times measured then.
-    pub probes: Vec<Probe>,
 }
 
 impl Cached {
-    /// Measures a few times again. Returns the reason against costs of the user's cache, if
-    /// any.
-    pub fn outdated(&self) -> Option<String> {
-        match self.origin {
-            Origin::Cache(_) => recheck::outdated(&self.probes, &Probe::take()),
-            Origin::Variable(_) | Origin::Default => None,
+    /// One of these sets for each state.
+    fn of(mut sets: Vec<CostSet>, refused: Option<String>, origin: Origin) -> Cached {
+        let here = match sets.len() {
+            0 | 1 => None,
+            _ => distance::line_ns(),
+        };
+        let first = nearest(&sets, here);
+        let set = match sets.is_empty() {
+            true => CostSet::default(),
+            false => sets.remove(first),
+        };
+        Cached {
+            set,
+            others: sets,
+            refused,
+            origin,
         }
     }
+
+    /// Why costs of the user's cache do not tell what the machine costs as it is now, if so:
+    /// none were measured at the present distance of two cores, or a few times that are measured
+    /// again differ.
+    pub fn outdated(&self) -> Option<String> {
+        if !matches!(self.origin, Origin::Cache(_)) {
+            return None;
+        }
+        let sets = || std::iter::once(&self.set).chain(&self.others);
+        let Some(here) = distance::line_ns() else {
+            return recheck::outdated(&self.set.probes, &Probe::take());
+        };
+        if let Some(set) = sets().find(|set| set.is_at(here)) {
+            return recheck::outdated(&set.probes, &Probe::take());
+        }
+        let known = sets().filter_map(|set| Some(format!("{:.0} ns", set.line_ns?)));
+        let known: Vec<String> = known.collect();
+        let known = match known.is_empty() {
+            true => "an unknown time".to_owned(),
+            false => known.join(" and "),
+        };
+        Some(format!(
+            "a line takes {here:.0} ns from core to core, and kept costs are of {known}"
+        ))
+    }
+}
+
+/// Which of these sets is of the state nearest to this one, or of the farthest cores.
+fn nearest(sets: &[CostSet], here_ns: Option<f64>) -> usize {
+    let off = |set: &CostSet| match (set.line_ns, here_ns) {
+        (Some(own), Some(here)) => (own / here).ln().abs(),
+        (Some(own), None) => -own,
+        (None, _) => f64::INFINITY,
+    };
+    let all = sets.iter().enumerate();
+    let least = all.min_by(|(_, a), (_, b)| off(a).total_cmp(&off(b)));
+    least.map_or(0, |(at, _)| at)
 }
 
 /// The costs in use: those of the file that `OSIER_COSTS` names, else
 /// those that were measured on this machine, unless `OSIER_MODEL` says
-/// `built-in`, else the default. Never measures. Returns an error only for the
-/// user's settings.
+/// `built-in`, else the default. Never measures them; of several sets, it looks how far two
+/// cores are from each other. Returns an error only for the user's settings.
 pub fn cached() -> Result<Cached> {
     let wanted = settings::wanted()?;
     if let Some(file) = env::path("OSIER_COSTS") {
         let measured = load(&file).map_err(|e| e.context("OSIER_COSTS"))?;
-        return Ok(Cached {
-            costs: measured.costs,
-            calls: measured.calls,
-            refused: None,
-            origin: Origin::Variable(file),
-            date: measured.date,
-            probes: measured.probes,
-        });
+        return Ok(Cached::of(measured.sets, None, Origin::Variable(file)));
     }
     // An unusable cache counts as missing: the
     // next measurement replaces it.
     let kept = |file: &PathBuf| wanted != settings::Costs::BuiltIn && file.exists();
     let refused = match cache_file().filter(kept) {
         None => None,
-        Some(file) => match from_cache(file, &Machine::here()) {
-            Ok(cached) => return Ok(cached),
+        Some(file) => match from_cache(&file, &Machine::here()) {
+            Ok(sets) => return Ok(Cached::of(sets, None, Origin::Cache(file))),
             Err(why) => Some(why.to_string()),
         },
     };
-    Ok(Cached {
-        costs: LinkCosts::default(),
-        calls: None,
-        refused,
-        origin: Origin::Default,
-        date: None,
-        probes: Vec::new(),
-    })
+    Ok(Cached::of(Vec::new(), refused, Origin::Default))
 }
 
-fn from_cache(file: PathBuf, here: &Machine) -> Result<Cached> {
-    let measured = load(&file)?;
+/// The usable sets of the user's cache: at least one.
+fn from_cache(file: &Path, here: &Machine) -> Result<Vec<CostSet>> {
+    let bad = |what: String| {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "costs in {}: {what} (hint: osier model measure)",
+                file.display()
+            ),
+        )
+    };
+    let measured = load(file)?;
     if let Some(differs) = here.differs(measured.machine.as_ref()) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!(
-                "costs in {}: {differs} (hint: osier model measure)",
-                file.display()
-            ),
-        ));
+        return Err(bad(differs));
     }
-    if let Some(how) = plausible::absurd(&measured.costs, measured.calls.as_ref()) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!(
-                "costs in {}: {how} (hint: osier model measure)",
-                file.display()
-            ),
-        ));
+    let mut refused = None;
+    let mut sets = measured.sets;
+    sets.retain(|set| match set.refused() {
+        None => true,
+        Some(why) => {
+            refused.get_or_insert(why);
+            false
+        }
+    });
+    match refused {
+        Some(why) if sets.is_empty() => Err(bad(why)),
+        _ => Ok(sets),
     }
-    // Beside a driver there are none.
-    let without = |calls: &CallCosts| calls.segment.is_none() && !Driver::is_there();
-    if measured.calls.as_ref().is_some_and(without) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!(
-                "costs in {}: flags and slots were not measured (hint: osier model measure)",
-                file.display()
-            ),
-        ));
-    }
-    Ok(Cached {
-        costs: measured.costs,
-        calls: measured.calls,
-        refused: None,
-        origin: Origin::Cache(file),
-        date: measured.date,
-        probes: measured.probes,
-    })
 }
 
 /// The file of measured costs in the user's cache folder, if there is one.
@@ -197,20 +271,54 @@ pub fn load(file: &Path) -> Result<Measured> {
         )
     };
     let text = files::read_text(file, MOST_BYTES).map_err(|e| bad(cause(&e)))?;
-    let mut measured: Measured = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
-    if !(OLDEST..=FORMAT).contains(&measured.format) {
-        let format = measured.format;
+    let document: Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    // The other fields may be other ones in other formats.
+    let head: Head = serde_json::from_value(document.clone()).map_err(|e| bad(e.to_string()))?;
+    let format = head.format;
+    if !(OLDEST..=FORMAT).contains(&format) {
         return Err(bad(format!("format {format}, expected at most {FORMAT}")));
     }
-    if measured.format < OLDEST_OF_LINKS
-        && let Some(calls) = &mut measured.calls
-    {
-        calls.devices = None;
+    let parsed = match format {
+        ..=LAST_OF_ONE_SET => serde_json::from_value(document).map(|set: CostSet| vec![set]),
+        _ => serde_json::from_value(document).map(|measured: Measured| measured.sets),
+    };
+    let mut sets = parsed.map_err(|e| bad(e.to_string()))?;
+    if sets.is_empty() {
+        return Err(bad("no set of costs".into()));
     }
-    let c = &measured.costs;
+    for set in &mut sets {
+        if format <= LAST_OF_ONE_SET {
+            set.line_ns = None;
+        }
+        if format < OLDEST_OF_LINKS
+            && let Some(calls) = &mut set.calls
+        {
+            calls.devices = None;
+        }
+        check(set).map_err(bad)?;
+    }
+    Ok(Measured {
+        format,
+        machine: head.machine,
+        sets,
+    })
+}
+
+/// What is the same in all formats.
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
+    #[serde(default)]
+    machine: Option<Machine>,
+}
+
+/// Returns the invalid number, if there is one.
+fn check(set: &mut CostSet) -> std::result::Result<(), String> {
+    let c = &set.costs;
     let device = c.device.unwrap_or_default();
     let [run, strided, listed] = device.pack_ns_per_byte;
     for (name, value) in [
+        ("line_ns", set.line_ns.unwrap_or(1.0)),
         ("device.launch_ns", device.launch_ns),
         ("device.copy_ns", device.copy_ns),
         ("device.block_ns_per_byte", device.block_ns_per_byte),
@@ -240,31 +348,39 @@ pub fn load(file: &Path) -> Result<Measured> {
         ("attach_ns_per_byte", c.attach_ns_per_byte),
     ] {
         if !(value.is_finite() && value > 0.0) {
-            return Err(bad(format!("{name} is {value}, expected more than 0")));
+            return Err(format!("{name} is {value}, expected more than 0"));
         }
     }
-    if let Some(calls) = measured.calls {
-        measured.calls = Some(calls.checked().map_err(bad)?);
+    if let Some(calls) = set.calls.take() {
+        set.calls = Some(calls.checked()?);
     }
-    Ok(measured)
+    Ok(())
 }
 
 /// Writes costs that were measured on this machine to a file, making its
-/// folder if there is none.
+/// folder if there is none. They take the place of those of the same distance, and of one that
+/// is not known; usable ones of other distances stay.
 ///
 /// # Errors
 /// If the file cannot be written, or if the costs are implausible.
-pub fn store(file: &Path, costs: LinkCosts, calls: Option<CallCosts>) -> Result<()> {
-    if let Some(how) = plausible::absurd(&costs, calls.as_ref()) {
+pub fn store(file: &Path, set: CostSet) -> Result<()> {
+    if let Some(how) = plausible::absurd(&set.costs, set.calls.as_ref()) {
         return Err(super::disturbed(&how));
     }
+    let here = Machine::here();
+    let mut sets = from_cache(file, &here).unwrap_or_default();
+    let other = |known: &CostSet| match (known.line_ns, set.line_ns) {
+        (Some(known), Some(new)) => !distance::alike(known, new),
+        (Some(_), None) => true,
+        (None, _) => false,
+    };
+    sets.retain(other);
+    sets.push(set);
+    sets.drain(..sets.len().saturating_sub(MOST_SETS));
     let measured = Measured {
         format: FORMAT,
-        machine: Some(Machine::here()),
-        date: Some(today()),
-        costs,
-        calls,
-        probes: Probe::take(),
+        machine: Some(here),
+        sets,
     };
     let failed = |what: String| {
         Error::new(
@@ -299,98 +415,4 @@ fn cause(e: &std::io::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scratch(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("osier-costs-{}-{name}", std::process::id()))
-    }
-
-    #[test]
-    fn what_is_stored_is_loaded() {
-        let folder = scratch("store");
-        let file = folder.join("deeper").join("costs.json");
-        let costs = LinkCosts {
-            latency_ns: 123.0,
-            ..LinkCosts::default()
-        };
-        let calls = CallCosts {
-            error: 0.1,
-            ..CallCosts::estimated(&costs)
-        };
-        store(&file, costs, Some(calls.clone())).expect("written");
-        let measured = load(&file).expect("read");
-        assert_eq!(measured.costs, costs);
-        let here = Machine::here();
-        let cached = from_cache(file.clone(), &here).expect("of this machine");
-        assert_eq!(cached.origin, Origin::Cache(file.clone()));
-        assert_eq!(cached.calls, Some(calls));
-        assert_eq!(cached.probes, measured.probes);
-        assert!(!cached.probes.is_empty());
-        // Implausible costs are neither stored nor used.
-        let absurd = LinkCosts {
-            latency_ns: 748_000.0,
-            ..costs
-        };
-        let why = store(&file, absurd, None).expect_err("absurd").to_string();
-        assert!(why.contains("latency_ns"), "{why}");
-        let text = fs::read_to_string(&file).expect("read");
-        let other = folder.join("absurd.json");
-        let text = text.replace("\"latency_ns\": 123.0", "\"latency_ns\": 748000.0");
-        fs::write(&other, text).expect("written");
-        let why = from_cache(other, &here).expect_err("absurd").to_string();
-        assert!(why.contains("other work"), "{why}");
-        let other = Machine {
-            kernel: "other".into(),
-            ..here
-        };
-        let refused = from_cache(file, &other)
-            .expect_err("another machine")
-            .to_string();
-        assert!(
-            refused.contains("kernel") && refused.contains("hint"),
-            "{refused}"
-        );
-        fs::remove_dir_all(folder).expect("removed");
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused_with_the_file_and_a_hint() {
-        let file = scratch("bad.json");
-        let good = serde_json::json!({
-            "format": 1,
-            "costs": {
-                "latency_ns": 80.0, "overhead_ns": 60.0, "copy_ns_per_byte": 0.035, "mapped_ns_per_byte": 0.06,
-                "attach_call_ns": 2000.0, "attach_ns_per_byte": 0.08,
-            },
-        });
-        fs::write(&file, good.to_string()).expect("written");
-        assert_eq!(load(&file).expect("by hand").machine, None);
-        let mut bad = vec![String::new(), "{}".into(), "\u{7f}".into()];
-        for (at, value) in [
-            ("/costs/latency_ns", serde_json::json!(-1.0)),
-            ("/costs/copy_ns_per_byte", serde_json::json!(0.0)),
-            ("/costs/overhead_ns", serde_json::json!("fast")),
-            ("/costs/attach_call_ns", serde_json::Value::Null),
-            ("/format", serde_json::json!(4)),
-        ] {
-            let mut value_changed = good.clone();
-            *value_changed.pointer_mut(at).expect("a field") = value;
-            bad.push(value_changed.to_string());
-        }
-        for text in bad {
-            fs::write(&file, &text).expect("written");
-            let message = load(&file).expect_err(&text).to_string();
-            assert!(message.contains("hint"), "{message}");
-            assert!(message.contains("osier-costs"), "{message}");
-            assert!(from_cache(file.clone(), &Machine::here()).is_err());
-        }
-        fs::remove_file(&file).expect("removed");
-        assert!(
-            load(&file)
-                .expect_err("gone")
-                .to_string()
-                .contains("no such file")
-        );
-    }
-}
+mod tests;

@@ -92,7 +92,7 @@ fn ranks_with_different_costs_choose_alike() {
 #[test]
 fn costs_are_measured_between_ranks() {
     on_shm(3, |comm| {
-        let (links, costs) = comm.measure_costs().unwrap();
+        let (links, costs) = comm.measure_costs(&LinkCosts::default()).unwrap();
         assert!(links.attach_call_ns > 0.0 && links.attach_ns_per_byte > 0.0);
         assert!(alike(&comm, &costs.version().to_le_bytes()));
         assert_eq!(costs.clone().checked(), Ok(costs.clone()));

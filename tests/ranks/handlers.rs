@@ -586,7 +586,9 @@ fn deserted(comm: &Communicator, b: &Bench) {
     closed(b.check("Communicator::measure_call_costs", || {
         comm.measure_call_costs()
     }));
-    closed(b.check("Communicator::measure_costs", || comm.measure_costs()));
+    closed(b.check("Communicator::measure_costs", || {
+        comm.measure_costs(&osier_engine::protocol::cost::LinkCosts::default())
+    }));
     closed(b.check("Communicator::dup", || comm.dup()));
     let info = comm.info();
     closed(b.check("Communicator::dup_with_info", || comm.dup_with_info(&info)));

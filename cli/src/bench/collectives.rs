@@ -92,7 +92,11 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
     if let (Some(gpu), true) = (&gpu, first) {
         println!("# on {}", gpu.name);
     }
-    let mut table = first.then(|| Table::new(plan, comm.size(), transport, crowded));
+    let told = match first {
+        true => distances(plan, comm, cores.as_ref()),
+        false => Vec::new(),
+    };
+    let mut table = first.then(|| Table::new(plan, comm.size(), transport, crowded, &told));
     let sizes: Vec<usize> = match operation {
         Operation::Barrier => vec![0],
         _ => plan.curves[0].shapes.iter().map(|s| s.bytes()).collect(),
@@ -138,6 +142,25 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
     }
     comm.barrier()?;
     table.map_or(Ok(()), Table::finish)
+}
+
+/// How far the cores of the first two ranks are from each other now, and where the costs were
+/// measured by which plans are chosen and predicted. Of the first rank, while the others wait.
+fn distances(plan: &Plan, comm: &Communicator, cores: Option<&Cores>) -> Vec<String> {
+    let mut told = Vec::new();
+    if let Some(line_ns) = cores.and_then(Cores::line_ns) {
+        told.push(format!("a line takes {line_ns:.0} ns from core to core"));
+    }
+    // Fresh costs are of the cores as they are.
+    if !plan.fresh {
+        let states = crate::model::states(&comm.lines_ns());
+        told.extend(
+            states
+                .iter()
+                .flat_map(|text| text.lines().map(str::to_owned)),
+        );
+    }
+    told
 }
 
 /// The plans to be measured: the chosen one, or all that there are. The same at all
@@ -334,7 +357,14 @@ const HEADS: [&str; 7] = [
 ];
 
 impl<'a> Table<'a> {
-    fn new(plan: &'a Plan, ranks: usize, transport: &str, crowded: bool) -> Table<'a> {
+    /// `told`: how far the cores are from each other, and of which states the costs are.
+    fn new(
+        plan: &'a Plan,
+        ranks: usize,
+        transport: &str,
+        crowded: bool,
+        told: &[String],
+    ) -> Table<'a> {
         let crowded = match crowded {
             true => " that share cores (the model has one for each)",
             false => "",
@@ -346,6 +376,9 @@ impl<'a> Table<'a> {
         );
         if plan.curves.len() > 1 {
             println!("# of each size, in this order: {}", order(plan));
+        }
+        for line in told {
+            println!("# {line}");
         }
         let mut line = format!("{:<12}", "# Size");
         for head in HEADS {

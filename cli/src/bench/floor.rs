@@ -48,6 +48,13 @@ impl Cores {
     }
 }
 
+impl Cores {
+    /// How long a line takes from the first to the second, in ns, as costs tell it.
+    pub fn line_ns(&self) -> Option<f64> {
+        osier::model::line_between_ns(self.0)
+    }
+}
+
 fn current() -> usize {
     // SAFETY: a system call without pointers.
     let cpu = unsafe { libc::sched_getcpu() };

@@ -95,7 +95,9 @@ that makes no sense is an error before a job is made or joined, which names the 
 
 const COSTS: &str = "
 The first `osier run` of several ranks measures the machine, in about a second, and says so; until
-then, and with `OSIER_MODEL=built-in`, built-in costs are used. Later ones look, in less than a
+then, and with `OSIER_MODEL=built-in`, built-in costs are used. Later ones look, in a millisecond or
+two, how far two cores are from each other, which the host of a virtual machine changes: at a
+distance that has no costs yet they measure again, and keep both. And they look, in less than a
 millisecond, whether copies and sums still take what they took then, and measure again if not. All
 ranks of a job use the launcher's.
 ";

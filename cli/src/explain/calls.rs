@@ -1,13 +1,14 @@
 //! `osier explain allreduce` and the other collectives: which plan, why, and what it is
 //! expected to take beside the others.
 
-use osier::model::{self, CallCosts, DeviceCalls, GpuLinks, Places, RankLinks};
+use osier::model::{self, Agreed, CallCosts, DeviceCalls, GpuLinks, Places, RankLinks};
 use osier::{Error, ErrorKind, Result};
 use osier_collectives::{
     Association, Call, Candidate, Choice, Machine, Model, Neighbors, Operation, Sizes, Time,
-    choose, simulate,
+    choose_for_all, simulate,
 };
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
+use osier_kernels::Driver;
 use serde_json::{Value, json};
 
 use crate::bench::parse_size;
@@ -180,7 +181,8 @@ impl Command {
 /// What was found out.
 struct Explained {
     choice: Choice,
-    machine: Machine,
+    /// In each state that is known; the first is that of predictions.
+    states: Vec<Machine>,
     where_: String,
     from: String,
     version: Option<u64>,
@@ -199,17 +201,17 @@ pub fn explain(command: &Command) -> Result<()> {
 
 fn find(operation: Operation, args: &Args) -> Result<Explained> {
     let links = &args.described.links;
-    let (machine, where_, from, version) = match &args.described.topology {
+    let (states, where_, from, version) = match &args.described.topology {
         Some(described) => {
             let described = collective::joined(described, args.nvlink.as_deref())
                 .map_err(|why| Error::new(ErrorKind::Argument, why))?;
             (
-                match args.memory {
+                vec![match args.memory {
                     Space::Host => collective::machine(&described, links),
                     Space::Device => {
                         collective::machine_of_devices(&described, links, &args.device_links)
                     }
-                },
+                }],
                 format!("{} ranks on a described machine", described.size()),
                 match links.is_empty() && args.device_links.is_empty() {
                     true => "built-in costs of a described machine (hint: --links)".to_owned(),
@@ -221,16 +223,24 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
         None => {
             let cached = model::cached()?;
             let ranks = args.ranks.unwrap_or((run::cores() as u32).max(2));
-            let mut table = match &cached.calls {
-                Some(calls) => calls.clone(),
-                None => CallCosts::estimated(&cached.costs),
-            };
+            let places = run::places(args.bind, ranks as usize);
             let mut from = crate::model::told(&cached);
+            for line in crate::model::states(&crate::model::lines_ns(&cached))
+                .iter()
+                .flat_map(|text| text.lines())
+            {
+                from += &format!("\n  {line}");
+            }
+            let link = cached.set.costs.device;
+            let agreed = Agreed::of(cached, places);
+            let mut tables = agreed.tables();
             if args.memory == Space::Device {
-                let devices = table
-                    .devices
-                    .get_or_insert_with(|| DeviceCalls::estimated(&cached.costs));
-                from += &match (devices.emulated, cached.costs.device) {
+                for (table, links) in tables.iter_mut().zip(agreed.links_by_state()) {
+                    let estimated = || DeviceCalls::estimated(&links);
+                    table.devices.get_or_insert_with(estimated);
+                }
+                let devices = tables[0].devices.iter();
+                let told = devices.map(|devices| match (devices.emulated, link) {
                     (true, _) => format!(
                         "\n  devices: measured on {}, which is emulated: no figures of a GPU",
                         devices.device
@@ -242,11 +252,12 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
                         "\n  devices: estimated from copies and packs of the device".to_owned()
                     }
                     (false, _) => format!("\n  devices: measured on {}", devices.device),
-                };
+                });
+                from.extend(told);
             }
-            let eager = Selection::new(cached.costs, AT_ONCE_BYTES).eager_max(Memory::Plain);
-            let places = run::places(args.bind, ranks as usize);
-            let where_ = match places.as_ref().map(Places::topology) {
+            let selection = Selection::among(&agreed.links_by_state(), AT_ONCE_BYTES);
+            let eager = selection.eager_max(Memory::Plain);
+            let where_ = match agreed.places.as_ref().map(Places::topology) {
                 Some(t) if !t.levels().is_empty() => {
                     format!(
                         "{ranks} ranks on this machine, by {}",
@@ -256,9 +267,7 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
                 _ => format!("{ranks} ranks on this machine, all as near to each other"),
             };
             let all: Vec<u32> = (0..ranks).collect();
-            let version = Some(table.version());
-            let table = table.shared_by(ranks.div_ceil((run::cores() as u32).max(1)));
-            let host = table.machine(&all, places.as_ref(), eager);
+            let version = Some(tables[0].version());
             // No driver is asked about memory of the host.
             let device_links = match args.memory {
                 Space::Host => RankLinks::default(),
@@ -266,15 +275,26 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
                     .map(|links| links.of_ranks(ranks))
                     .unwrap_or_default(),
             };
-            let devices = table.machine_of_devices(&all, places.as_ref(), &device_links, &host);
-            let machine = match args.memory {
-                Space::Host => host,
-                Space::Device => devices.unwrap_or(host),
+            let state = |table: CallCosts| {
+                let table = table.shared_by(ranks.div_ceil((run::cores() as u32).max(1)));
+                let places = agreed.places.as_ref();
+                match args.memory {
+                    // As communicators have it: see `Communicator::shares_segment`.
+                    Space::Host => {
+                        table.machine_of_host(&all, places, eager, ranks > 1 && !Driver::is_there())
+                    }
+                    Space::Device => {
+                        let host = table.machine(&all, places, eager);
+                        let devices = table.machine_of_devices(&all, places, &device_links, &host);
+                        devices.unwrap_or(host)
+                    }
+                }
             };
-            (machine, where_, from, version)
+            let states = tables.into_iter().map(state).collect();
+            (states, where_, from, version)
         }
     };
-    let ranks = machine.places.len() as u32;
+    let ranks = states[0].places.len() as u32;
     if args.root >= ranks {
         return Err(Error::new(
             ErrorKind::Argument,
@@ -306,11 +326,12 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
         Operation::Barrier => 0,
         _ => args.bytes as u64,
     };
-    let choice = choose(&call, &Sizes::Equal(bytes), &machine, Model::LogGp)
+    let by_state: Vec<&Machine> = states.iter().collect();
+    let choice = choose_for_all(&call, &Sizes::Equal(bytes), &by_state, Model::LogGp)
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
     Ok(Explained {
         choice,
-        machine,
+        states,
         where_,
         from,
         version,
@@ -320,9 +341,9 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
 /// What a candidate does, played once more.
 fn played(found: &Explained, candidate: &Candidate) -> Result<Time> {
     let sizes = Sizes::Equal(found.choice.bytes);
-    let machine = match &found.machine.aside {
+    let machine = match &found.states[0].aside {
         Some(aside) if candidate.through_host => &aside.host,
-        _ => &found.machine,
+        _ => &found.states[0],
     };
     simulate(&candidate.plan, &sizes, machine, Model::LogGp)
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
@@ -341,7 +362,7 @@ fn print(found: &Explained) -> Result<()> {
             0 => "no bytes".to_owned(),
             n => format!("{} bytes", size(n as usize)),
         },
-        match found.machine.aside {
+        match found.states[0].aside {
             Some(_) => " in memory of devices",
             None => "",
         },
@@ -357,6 +378,10 @@ fn print(found: &Explained) -> Result<()> {
         "beside",
     ];
     table.row(head.map(str::to_owned));
+    let beside = |candidate: &Candidate| match found.states.len() {
+        1 => candidate.ns / choice.ns(),
+        _ => candidate.regret,
+    };
     for (at, candidate) in choice.ranking.iter().take(SHOWN).enumerate() {
         let busiest = (0..call.size).map(|r| candidate.plan.part(r).steps().len());
         table.row([
@@ -367,14 +392,20 @@ fn print(found: &Explained) -> Result<()> {
             busiest.max().unwrap_or(0).to_string(),
             match at {
                 0 => "chosen".into(),
-                1 => format!("runner-up, x {:.2}", candidate.ns / choice.ns()),
-                _ => format!("x {:.2}", candidate.ns / choice.ns()),
+                1 => format!("runner-up, x {:.2}", beside(candidate)),
+                _ => format!("x {:.2}", beside(candidate)),
             },
         ]);
     }
     table.print();
     if choice.ranking.len() > SHOWN {
         println!("  ... and {} slower ones", choice.ranking.len() - SHOWN);
+    }
+    if found.states.len() > 1 {
+        println!(
+            "  x: the largest ratio to the best of a state; of the chosen one {:.2}",
+            choice.ranking[0].regret
+        );
     }
     if choice.runner_up().is_none() {
         println!("  no runner-up: nothing else is for this call");
@@ -404,7 +435,11 @@ fn why(found: &Explained) -> Result<String> {
     let far = |time: &Time| time.bytes.last().copied().unwrap_or(0.0);
     let all = |time: &Time| time.bytes.iter().sum::<f64>();
     let mut text = format!(
-        "least predicted time: {} in {} messages of {} in all",
+        "{}: {} in {} messages of {} in all",
+        match found.states.len() {
+            1 => "least predicted time",
+            _ => "loses least over the states",
+        },
         time(choice.ns()),
         chosen.messages,
         amount(all(&chosen)),
@@ -418,7 +453,7 @@ fn why(found: &Explained) -> Result<String> {
             other.messages,
             amount(all(&other)),
         );
-        if found.machine.links.len() > 1 {
+        if found.states[0].links.len() > 1 {
             text += &format!(
                 ",\n  of which {} go the longest way, of the chosen plan {}",
                 amount(far(&other)),
@@ -448,6 +483,7 @@ fn to_json(found: &Explained) -> Result<Value> {
             "through_host": candidate.through_host,
             "segments": candidate.plan.segments(),
             "predicted_ns": candidate.ns,
+            "regret": candidate.regret,
             "messages": time.messages,
             "bytes_by_distance": time.bytes,
         }));

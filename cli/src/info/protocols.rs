@@ -1,6 +1,6 @@
 //! Protocols by size and memory, with predicted time.
 
-use osier::model::{self, Agreed, Cached, NOT_PERMITTED_NS, Origin};
+use osier::model::{self, Agreed, Cached, CostSet, NOT_PERMITTED_NS, Origin};
 use osier::{Error, Result, Universe};
 use osier_engine::protocol::Protocol;
 use osier_engine::protocol::cost::LinkCosts;
@@ -44,14 +44,20 @@ pub fn print(measure: bool, as_json: bool) -> Result<()> {
     } else {
         (model::cached()?, None)
     };
-    let selection = selection(cached.costs)?;
+    let selection = selection(&cached)?;
     let ranges = ranges(&selection);
     if as_json {
         super::print_json(&to_json(&cached, &ranges));
         return Ok(());
     }
-    print_costs(&cached.costs);
+    print_costs(&cached.set.costs);
     println!("  {}", origin(&cached));
+    for line in crate::model::states(&crate::model::lines_ns(&cached))
+        .iter()
+        .flat_map(|t| t.lines())
+    {
+        println!("  {line}");
+    }
     if let Some(note) = kept {
         println!("  {note}");
     }
@@ -83,25 +89,36 @@ pub fn print(measure: bool, as_json: bool) -> Result<()> {
 
 /// Measures; keeps the result, or says why not.
 fn measured() -> Result<(Cached, Option<String>)> {
+    let before = model::line_ns();
     let mut costs = osier::measure::measure()?;
     costs.device = device_costs();
+    let line_ns = match (before, model::line_ns()) {
+        (Some(before), Some(after)) if model::alike(before, after) => Some(after),
+        _ => None,
+    };
+    // What calls cost at this distance, if it was measured.
+    let known = model::cached()?;
+    let mut known = std::iter::once(known.set).chain(known.others);
+    let same = known.find(|set| line_ns.is_none_or(|line_ns| set.is_at(line_ns)));
+    let set = CostSet::now(line_ns, costs, same.and_then(|set| set.calls));
     let (origin, note) = match model::cache_file() {
         None => (
             Origin::Default,
             Some("not kept: neither XDG_CACHE_HOME nor HOME is set".to_owned()),
         ),
-        Some(file) => match model::store(&file, costs, model::cached()?.calls) {
+        Some(file) => match model::store(&file, set.clone()) {
             Ok(()) => (Origin::Cache(file), overruled()),
             Err(e) => (Origin::Default, Some(format!("not kept: {e}"))),
         },
     };
     let cached = Cached {
-        costs,
-        calls: None,
+        set: CostSet {
+            date: Some("now".to_owned()),
+            ..set
+        },
+        others: Vec::new(),
         refused: None,
         origin,
-        date: Some("now".to_owned()),
-        probes: Vec::new(),
     };
     Ok((cached, note))
 }
@@ -133,16 +150,13 @@ fn overruled() -> Option<String> {
 }
 
 /// As a rank of a job with these costs has it.
-fn selection(costs: LinkCosts) -> Result<Selection> {
+fn selection(cached: &Cached) -> Result<Selection> {
     let job = Job::create(&JobOptions {
         ranks: 1,
         limit_bytes: None,
     })
     .map_err(Error::from)?;
-    let agreed = Agreed {
-        links: costs,
-        ..Agreed::default()
-    };
+    let agreed = Agreed::of(cached.clone(), None);
     job.set_note(&agreed.note(NOTE_BYTES));
     let universe = Universe::join(&job, 0)?;
     Ok(universe.selection().clone())
@@ -236,7 +250,7 @@ fn print_device(costs: &LinkCosts) {
 }
 
 pub fn origin(cached: &Cached) -> String {
-    let date = match &cached.date {
+    let date = match &cached.set.date {
         Some(date) if date == "now" => ", measured now".to_owned(),
         Some(date) => format!(", measured {date}"),
         None => String::new(),
@@ -244,7 +258,7 @@ pub fn origin(cached: &Cached) -> String {
     match &cached.origin {
         Origin::Variable(file) => format!("from OSIER_COSTS={}{date}", file.display()),
         Origin::Cache(file) => format!("from {}{date}", file.display()),
-        Origin::Default if cached.date.is_some() => format!("from this run{date}"),
+        Origin::Default if cached.set.date.is_some() => format!("from this run{date}"),
         Origin::Default => "built in, not of this machine (hint: osier model measure)".to_owned(),
     }
 }
@@ -253,7 +267,7 @@ fn to_json(cached: &Cached, ranges: &[Range]) -> Value {
     let (from, file) = match &cached.origin {
         Origin::Variable(file) => ("OSIER_COSTS", Some(file)),
         Origin::Cache(file) => ("cache", Some(file)),
-        Origin::Default if cached.date.is_some() => ("measured", None),
+        Origin::Default if cached.set.date.is_some() => ("measured", None),
         Origin::Default => ("default", None),
     };
     let ranges: Value = ranges
@@ -270,8 +284,9 @@ fn to_json(cached: &Cached, ranges: &[Range]) -> Value {
         })
         .collect();
     json!({
-        "costs": cached.costs,
-        "origin": {"from": from, "file": file, "date": cached.date},
+        "costs": cached.set.costs,
+        "line_ns": cached.set.line_ns,
+        "origin": {"from": from, "file": file, "date": cached.set.date},
         "protocols": ranges,
     })
 }

@@ -221,7 +221,12 @@ impl Failure {
 
 /// Runs the job and returns its exit code.
 pub fn main(args: &Args) -> ExitCode {
-    let code = start(args).unwrap_or_else(|failure| {
+    launch(args, true)
+}
+
+/// `measures`: the machine, before the job, if nobody has.
+fn launch(args: &Args, measures: bool) -> ExitCode {
+    let code = start(args, measures).unwrap_or_else(|failure| {
         eprintln!("osier: {}", failure.message);
         failure.code
     });
@@ -230,6 +235,15 @@ pub fn main(args: &Args) -> ExitCode {
 
 /// Runs this executable itself as a job, with these arguments.
 pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> ExitCode {
+    itself(ranks, bind, arguments, true)
+}
+
+/// The same for a job that measures the machine itself.
+pub fn again_unmeasured(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> ExitCode {
+    itself(ranks, bind, arguments, false)
+}
+
+fn itself(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>, measures: bool) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program.into_os_string(),
         Err(e) => {
@@ -237,7 +251,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
             return ExitCode::from(FAILED);
         }
     };
-    main(&Args {
+    let args = Args {
         ranks,
         ranks_per_process: 1,
         bind,
@@ -254,7 +268,8 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         check: None,
         command: std::iter::once(program).chain(arguments).collect(),
         sections: Vec::new(),
-    })
+    };
+    launch(&args, measures)
 }
 
 /// Whether a job can have so many ranks.
@@ -262,7 +277,7 @@ pub fn check_ranks(ranks: usize) -> Result<(), String> {
     parse_ranks(&ranks.to_string()).map(drop)
 }
 
-fn start(args: &Args) -> Result<u8, Failure> {
+fn start(args: &Args, measures: bool) -> Result<u8, Failure> {
     let usage = |e: osier::Error| Failure::new(USAGE, e.to_string());
     osier::config::check().map_err(usage)?;
     let sections = Sections::find(sections(args))?;
@@ -279,7 +294,9 @@ fn start(args: &Args) -> Result<u8, Failure> {
     };
     let heap = heap::Preloaded::find(args.shared_heap, &args.env)?;
 
-    crate::model::measured_once(args.ranks);
+    if measures {
+        crate::model::measured_once(args.ranks);
+    }
     sys::default_sigchld();
     let keeper =
         keeper::Keeper::start().map_err(|e| Failure::os("cannot start the job's keeper", &e))?;
@@ -302,11 +319,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
     job.set_watched();
     job.set_checks(checks.bits());
     // All ranks choose protocols and plans by the same numbers.
-    let agreed = Agreed {
-        links: cached.costs,
-        calls: cached.calls,
-        places: places(args.bind, args.ranks),
-    };
+    let agreed = Agreed::of(cached, places(args.bind, args.ranks));
     let agreed = agreed.for_emulated(gpus::are_emulated(args.emulate_gpus.is_some()));
     job.set_note(&agreed.note(NOTE_BYTES));
     let trace = trace_folder(args)?;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use osier::model::{CallCosts, load, store};
+use osier::model::{CallCosts, CostSet, load, store};
 use osier_engine::protocol::cost::LinkCosts;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ fn scratch(name: &str) -> PathBuf {
 
 fn sound(file: &Path) -> String {
     let costs = LinkCosts::default();
-    store(file, costs, Some(CallCosts::estimated(&costs))).expect("written");
+    let calls = Some(CallCosts::estimated(&costs));
+    store(file, CostSet::now(Some(40.0), costs, calls)).expect("written");
     std::fs::read_to_string(file).expect("read")
 }
 
