@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use osier::{Communicator, ErrorKind};
-use osier_collectives::{Algorithm, Operation};
+use osier_collectives::{Algorithm, Choice, Operation};
 
 use super::by_copies::By;
 use super::calls::{Calls, Form};
@@ -208,7 +208,10 @@ fn candidates(
         Some(wanted) => choice.ranking[*at].plan.algorithm() == wanted,
         None => *at == 0 || (plan.each && choice.ranking[*at].ns <= HOPELESS * best),
     });
-    let found: Vec<Candidate> = wanted.map(of).collect();
+    let mut found: Vec<Candidate> = wanted.map(of).collect();
+    if let (true, Some(wanted)) = (found.is_empty(), &plan.algorithm) {
+        found.extend(of_no_cost(wanted, &choice));
+    }
     match (found.is_empty(), &plan.algorithm) {
         (true, Some(wanted)) => Err(Failure::usage(format!(
             "--algorithm {wanted} is not for {} here (hint: --each measures all that are)",
@@ -216,6 +219,21 @@ fn candidates(
         ))),
         _ => Ok(found),
     }
+}
+
+/// A plan that can be carried out and is never chosen, since no costs of it are known: peers
+/// read plain memory through the kernel, where calls may have their flags in a segment.
+fn of_no_cost(wanted: &Algorithm, choice: &Choice) -> Option<Candidate> {
+    let direct = matches!(wanted, Algorithm::Direct | Algorithm::DirectSlices);
+    let in_segment = |c: &osier_collectives::Candidate| c.plan.algorithm().in_segment();
+    let is_for = wanted.keeps(choice.plan().call()).is_some();
+    (direct && is_for && choice.ranking.iter().any(in_segment)).then(|| Candidate {
+        name: wanted.to_string(),
+        algorithm: Some((wanted.clone(), 1)),
+        segments: 1,
+        predicted: f64::NAN,
+        through_host: false,
+    })
 }
 
 /// Bytes that some rank must take in, whatever the plan.
@@ -518,7 +536,11 @@ impl<'a> Table<'a> {
         };
         if self.errors.is_empty() {
             println!(
-                "# prediction: none, no costs of devices are known (hint: --fresh measures them)"
+                "# prediction: none, {}",
+                match self.plan.curves.iter().any(Curve::is_of_devices) {
+                    true => "no costs of devices are known (hint: --fresh measures them)",
+                    false => "this plan has no costs and is never chosen",
+                }
             );
             return self.keep();
         }
