@@ -15,6 +15,7 @@ use osier_engine::protocol::reach::Placement;
 use osier_engine::protocol::select::{
     AT_ONCE_BYTES, Able, Candidate, DevicePair, Memory, Message, Rules,
 };
+use osier_engine::protocol::states;
 use osier_kernels::handle::Made;
 use serde_json::{Value, json};
 
@@ -309,6 +310,21 @@ fn predict(
     let ranking = ranking
         .iter()
         .filter_map(|protocol| of(protocol)?.predicted);
+    let mut ranking: Vec<Predicted> = ranking.collect();
+    // Messages of the host's memory go by what loses least over all states.
+    if from.space == Space::Host && to.space == Space::Host {
+        let sets = std::iter::once(&cached.set).chain(&cached.others);
+        let by_state = sets.map(|set| {
+            let mut rules = rules;
+            rules.model.link = set.costs;
+            rules
+        });
+        let chosen = states::choose(&by_state.collect::<Vec<_>>(), &message);
+        let at = ranking.iter().position(|one| Some(one.protocol) == chosen);
+        if let Some(at) = at {
+            ranking[..=at].rotate_right(1);
+        }
+    }
     let others = candidates.iter().filter_map(|one| match one.able {
         Able::No(why) => {
             let ns = one.predicted.map(|predicted| predicted.ns);
@@ -334,7 +350,7 @@ fn predict(
     Ok(Explained {
         bytes,
         means,
-        ranking: ranking.collect(),
+        ranking,
         others,
         cached,
         blocks,
@@ -414,6 +430,10 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     println!("\nFrom");
     let mut table = Table::new(2);
     table.row(["costs of the link".into(), link]);
+    let states = crate::model::states(&crate::model::lines_ns(&found.cached));
+    for line in states.iter().flat_map(|text| text.lines()) {
+        table.row([String::new(), line.to_owned()]);
+    }
     table.row(["costs of the device".into(), device]);
     let share = match config::debug_value("pack-multiprocessors") {
         Some(text) => format!(" (OSIER_DEBUG=pack-multiprocessors={text})"),
