@@ -119,14 +119,14 @@ impl OnStream<'_> {
     fn capture_collective(&self, ask: Result<Ask>) -> Result<Enqueued> {
         let (comm, _) = self.parts();
         let ask = ask.map(|ask| ask.failed(self.earlier().err()));
-        let (mut ask, tags) = comm.ask_of_set_up(ask)?;
+        let (mut ask, numbers) = comm.ask_of_set_up(ask)?;
         if ask.in_one_kernel
-            && let Some(enqueued) = self.capture_exchange(&ask, tags)?
+            && let Some(enqueued) = self.capture_exchange(&ask, numbers.1)?
         {
             return Ok(enqueued);
         }
         ask.may_be_in_one_kernel(false);
-        let set_up = comm.set_up_known(ask, tags, |_| ())?;
+        let set_up = comm.set_up_known(ask, numbers, |_| ())?;
         let site = comm.core().checks.site(Location::caller());
         self.hold_captured(Box::new(Captured { set_up, site }))
     }

@@ -10,6 +10,7 @@
 
 use super::Launch;
 use super::ask::Ask;
+use crate::choice::bytes_of;
 use crate::comm::Communicator;
 use crate::p2p::{Status, is_driven};
 use osier_engine::check::{Check, Site};
@@ -20,6 +21,7 @@ use osier_engine::exec::memory::Buffers;
 use osier_engine::exec::program::Program;
 use osier_engine::progress::core::Core;
 use osier_engine::view::RawView;
+use osier_transports::shm::PAGE_SLOT_BYTES;
 use std::any::Any;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
@@ -242,11 +244,44 @@ pub(crate) struct SetUp {
     ask: Ask,
     program: Arc<Program>,
     tags: u32,
+    /// Where its flags lie, if its program has some there.
+    segment: OwnSegment,
     /// Identifies its memory.
     mark: u64,
     /// Memory of a device is handed over anew at each start, with the ready event from which
     /// its bytes are valid.
     on_device: bool,
+}
+
+/// The segment of a persistent call, which is left with the request.
+struct OwnSegment {
+    /// None: its plan has no flags.
+    comm: Option<Communicator>,
+    number: u32,
+}
+
+impl Drop for OwnSegment {
+    fn drop(&mut self) {
+        if let Some(comm) = &self.comm {
+            let number = self.number;
+            comm.core()
+                .with(comm.lane(), |lane| lane.leaves_persistent(number));
+        }
+    }
+}
+
+/// Pages of the segments that a communicator's persistent calls have: of so many calls, as all
+/// ranks know.
+const MOST_PAGES: usize = 4096;
+/// The same of calls whose slots may lie elsewhere, of 64 KiB for each set.
+const MOST_LONG: usize = 512;
+
+/// Whether a persistent call may have flags in a segment: by its number, the ranks and the size
+/// class, which all ranks know.
+fn has_segment(number: u32, ranks: usize, class: u32) -> bool {
+    let short = bytes_of(class).saturating_mul(ranks as u64) <= PAGE_SLOT_BYTES as u64;
+    let most = if short { MOST_PAGES } else { MOST_LONG };
+    (number as usize).saturating_mul(ranks) <= most
 }
 
 /// The memory of a persistent call's buffers, as they are at a start.
@@ -294,30 +329,32 @@ impl Communicator {
         ask: Result<Ask>,
         each: impl FnOnce(&mut dyn FnMut(RawView)),
     ) -> Result<SetUp> {
-        let (mut ask, tags) = self.ask_of_set_up(ask)?;
+        let (mut ask, numbers) = self.ask_of_set_up(ask)?;
         // Starts come in any order, exchanges in that of the calls.
         ask.may_be_in_one_kernel(false);
-        self.set_up_known(ask, tags, each)
+        self.set_up_known(ask, numbers, each)
     }
 
-    /// What all ranks know of a persistent call, and its tags.
-    pub(crate) fn ask_of_set_up(&self, ask: Result<Ask>) -> Result<(Ask, u32)> {
+    /// What all ranks know of a persistent call, its number and its tags.
+    pub(crate) fn ask_of_set_up(&self, ask: Result<Ask>) -> Result<(Ask, (u32, u32))> {
         let runs = self.runs_on();
-        let tags = runs.lane().lock().executor.reserve_tags();
+        let numbers = runs.lane().lock().executor.reserve_tags();
         let mut ask = self.reported(ask)?;
         ask.defers = false;
-        ask.in_any_order();
+        if !has_segment(numbers.0, runs.size(), ask.class) {
+            ask.in_any_order();
+        }
         // The round that checks calls comes at each start.
         let asks = !runs.core().checks.has(Check::Collectives);
         self.reported(runs.know_spaces(&mut ask, asks))?;
-        Ok((ask, tags))
+        Ok((ask, numbers))
     }
 
     /// Sets it up.
     pub(crate) fn set_up_known(
         &self,
         mut ask: Ask,
-        tags: u32,
+        (number, tags): (u32, u32),
         each: impl FnOnce(&mut dyn FnMut(RawView)),
     ) -> Result<SetUp> {
         let runs = self.runs_on();
@@ -332,6 +369,10 @@ impl Communicator {
         let mut memory = send.memory().iter().chain(recv.memory());
         Ok(SetUp {
             on_device: memory.any(|view| view.as_device().is_some()),
+            segment: OwnSegment {
+                comm: program.in_segment.then(|| runs.clone()),
+                number,
+            },
             program,
             tags,
             mark: seen.mark,
@@ -374,6 +415,7 @@ impl Communicator {
             staged: ask.settle(runs, &set_up.program),
             program: set_up.program.clone(),
             tags: set_up.tags,
+            of: set_up.segment.number,
             site,
             round,
         };

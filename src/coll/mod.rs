@@ -60,6 +60,7 @@ use osier_collectives::{Algorithm, Plan};
 use osier_engine::check::Site;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor::{self, End};
+use osier_engine::exec::in_segment::{At, IN_ORDER};
 use osier_engine::exec::lower::{in_one_kernel, lower};
 use osier_engine::exec::program::{Program, RunsOn};
 use osier_engine::exec::run::Then;
@@ -74,6 +75,8 @@ struct Launch {
     staged: Option<Box<Staged>>,
     program: Arc<Program>,
     tags: u32,
+    /// The segment in which its flags lie, of those of the communicator.
+    of: u32,
     site: Site,
     /// Asks before whether all ranks make the same call.
     round: Option<Box<Round>>,
@@ -229,6 +232,7 @@ impl Communicator {
             staged,
             program,
             tags,
+            of: IN_ORDER,
             site,
             round,
         };
@@ -250,10 +254,19 @@ impl Communicator {
     /// Begins a run.
     fn launch(&self, lane: &mut LaneGuard<'_>, mut ask: Ask, call: Launch) -> Result<u32> {
         let mut run = lane.executor.spare_run();
-        run.number = lane.executor.number_of(call.tags);
+        run.number_of = call.of;
+        run.number = match call.of {
+            IN_ORDER => lane.executor.number_of(call.tags),
+            of => lane.next_start(of),
+        };
         let begins = (call.program.in_segment && ask.begun.is_none()).then(|| {
             let program = &call.program;
-            (run.number, program.graph.segments(), program.changes_hands)
+            let (of, call, segment) = (run.number_of, run.number, 0);
+            (
+                At { of, call, segment },
+                program.graph.segments(),
+                program.changes_hands,
+            )
         });
         let on = call.staged.as_ref().and_then(|s| s.on_device.as_ref());
         if let Err(e) = run.memory.begin(&call.program, ask.buffers, on) {
@@ -283,8 +296,8 @@ impl Communicator {
         run.stream = ask.stream;
         let begun = match call.round {
             None => {
-                if let Some((call, segments, changes)) = begins {
-                    lane.begins_in_segment(call, segments, changes);
+                if let Some((at, segments, changes)) = begins {
+                    lane.begins_at(at, segments, changes);
                 }
                 executor::begin(&mut **lane, run, ask.error)
             }
@@ -305,8 +318,8 @@ impl Communicator {
                 run.site = Some(call.site);
                 run.defers = round.ask.defers;
                 run.then = Some(Box::new(then));
-                if let Some((call, segments, changes)) = begins {
-                    lane.begins_in_segment(call, segments, changes);
+                if let Some((at, segments, changes)) = begins {
+                    lane.begins_at(at, segments, changes);
                 }
                 executor::begin(&mut **lane, run, None)
             }

@@ -1,9 +1,9 @@
 //! Persistent requests.
 
-use crate::support::{fails, on_all, pattern};
+use crate::support::{Random, fails, on_all, pattern};
 use osier::persistent::{Startable, start_all};
 use osier::requests::WaitSet;
-use osier::{ANY_SOURCE, ErrorKind, PROC_NULL};
+use osier::{ANY_SOURCE, ErrorKind, Op, PROC_NULL};
 
 #[test]
 fn requests_are_started_again_and_again() {
@@ -151,5 +151,72 @@ fn wait_set_returns_persistent_requests_to_be_started_again() {
             }
         }
         assert_eq!(rounds, [10; 20]);
+    });
+}
+
+/// Each request has flags and slots of its own, as long as there are few; what one leaves, later
+/// ones use.
+#[test]
+fn many_collectives_are_set_up_started_and_dropped() {
+    on_all(3, |comm| {
+        let me = comm.rank() as u64;
+        let mut dice = Random::new(7);
+        let mut kept = Vec::new();
+        for number in 0..1500usize {
+            // Slots beside the flag, in a page, and elsewhere.
+            let n = [1, 40, 900][number % 3];
+            let mut sum = comm
+                .allreduce_init(vec![0u64; n], vec![0u64; n], Op::Sum)
+                .expect("init");
+            for round in 0..number % 4 {
+                let value = (number + round) as u64;
+                sum.buffers_mut().expect("inactive").0.fill(value + me);
+                sum.start().expect("start");
+                if round == 2 {
+                    continue; // dropped while it is active
+                }
+                sum.wait().expect("wait");
+                let sums = &sum.buffers().expect("inactive").1;
+                assert!(sums.iter().all(|s| *s == 3 * value + 3), "{number}");
+            }
+            // All ranks draw alike.
+            if dice.below(5) == 0 && !sum.is_active() {
+                kept.push(sum);
+            }
+            if kept.len() > 40 {
+                kept.swap_remove(dice.below(40));
+            }
+        }
+        Random::new(me + 1).shuffle(&mut kept);
+        start_all(&mut kept).expect("start");
+        comm.barrier().expect("barrier");
+        for sum in &mut kept {
+            sum.wait().expect("wait");
+        }
+    });
+}
+
+/// A rank that is late in starting holds nobody up but those who wait for that request.
+#[test]
+fn starts_wait_for_nobody() {
+    on_all(2, |comm| {
+        let init = |n: usize| comm.allreduce_init(vec![1u64; n], vec![0u64; n], Op::Sum);
+        let (mut early, mut late) = (init(4).expect("init"), init(2000).expect("init"));
+        for _ in 0..20 {
+            if comm.rank() == 0 {
+                early.start().expect("start");
+                late.start().expect("start");
+                late.wait().expect("wait");
+                comm.send(&[1u8], 1, 0).expect("send");
+            } else {
+                late.start().expect("start");
+                late.wait().expect("wait");
+                comm.recv(&mut [0u8], 0, 0).expect("recv");
+                assert!(!early.is_active());
+                early.start().expect("start");
+            }
+            early.wait().expect("wait");
+            assert_eq!(early.buffers().expect("inactive").1, [2; 4]);
+        }
     });
 }

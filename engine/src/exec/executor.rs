@@ -67,9 +67,25 @@ const WITHIN: u32 = 24;
 const COPY_TAGS: u32 = 8;
 /// Tag of what a rank sends that cannot take its part in an exchange.
 const EXCHANGE: u32 = 32;
+/// Tags of what a rank sends that fails while the segment of its flags is not there.
+const NO_SEGMENT: u32 = 40;
 /// Runs and programs that are kept to be used again.
 const SPARE_RUNS: usize = 8;
 const KEPT_PROGRAMS: usize = 256;
+
+/// Upper part of the tags of a persistent call.
+fn persistent_tags(sequence: u32) -> u32 {
+    INTERNAL_TAG | PERSISTENT | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
+}
+
+/// Tag of what a rank sends that fails in a call while the segment of its flags is not there.
+pub fn instead_of_flags(of: u32, call: u32) -> u32 {
+    match of.checked_sub(1) {
+        None => INTERNAL_TAG | (call % (1 << SEQUENCE_BITS)) << TAG_BITS | NO_SEGMENT,
+        // It has the tags of one call, whose runs are told apart below the phases of programs.
+        Some(sequence) => persistent_tags(sequence) | (NO_SEGMENT + 1 + call % 1024),
+    }
+}
 
 /// An operation of a run has ended.
 pub struct StepEnd {
@@ -349,12 +365,12 @@ impl Executor {
         INTERNAL_TAG | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
     }
 
-    /// Upper part of the tags of a persistent call, for all of its runs: all ranks set
-    /// them up in the same order, and start them in any.
-    pub fn reserve_tags(&mut self) -> u32 {
+    /// The number of a persistent call, from 1 on, and the upper part of the tags of all of its
+    /// runs: all ranks set them up in the same order, and start them in any.
+    pub fn reserve_tags(&mut self) -> (u32, u32) {
         let sequence = self.reserved;
         self.reserved = sequence.wrapping_add(1);
-        INTERNAL_TAG | PERSISTENT | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
+        (self.reserved, persistent_tags(sequence))
     }
 
     /// Reductions may be one kernel of each rank from now on.
@@ -512,9 +528,9 @@ fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
     match verdict {
         Some(e) => {
             if run.program.in_segment {
-                let (call, segment) = (run.number, 0);
+                let (of, call, segment) = (run.number_of, run.number, 0);
                 // It has lent nothing.
-                let _ = driver.leave(At { call, segment }, true);
+                let _ = driver.leave(At { of, call, segment }, true);
             }
             run.error = Some(e);
             run.phase = Phase::Ended;

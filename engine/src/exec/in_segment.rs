@@ -54,10 +54,15 @@ const ATTACH_BYTES: usize = 64 << 10;
 /// A segment of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// The number of the call.
+    /// Where its flags lie: [`IN_ORDER`], or the number of a persistent call.
+    pub of: u32,
+    /// The number of the call there.
     pub call: u32,
     pub segment: u16,
 }
+
+/// The shared segment of calls that all ranks begin in one order.
+pub const IN_ORDER: u32 = 0;
 
 /// How far something is that waits for a peer.
 pub enum Waited<T> {
@@ -108,7 +113,7 @@ pub trait Segment {
     fn flag(&mut self, at: At, from: u32, phase: u16) -> Waited<u64>;
 
     /// Ranks have made other calls: whose turn it is to write which slot is counted anew.
-    fn turns_anew(&mut self);
+    fn turns_anew(&mut self, of: u32);
 
     /// Memory of a peer whose flag is raised, up to `end`.
     ///
@@ -268,7 +273,7 @@ pub fn execute<S: Segment, P: Places>(
         Action::Await { from, phase } => match segment.flag(at, from, phase) {
             Waited::Done(bytes) if bytes == places.bytes() => Taken::Done,
             Waited::Done(bytes) => {
-                segment.turns_anew();
+                segment.turns_anew(at.of);
                 let (own, room) = (segment.rank(), places.bytes() as usize);
                 // As a message of so many bytes ends.
                 let kind = match bytes as usize > room {

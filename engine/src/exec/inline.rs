@@ -19,7 +19,7 @@ mod desk;
 
 pub use self::desk::{Desk, InSegment, Room, Small};
 
-use super::in_segment::{self, At, Segment};
+use super::in_segment::{self, At, IN_ORDER, Segment};
 use super::memory::{Memory, longest_share};
 use super::program::Action;
 use super::step::{self, Messages, Taken};
@@ -239,6 +239,7 @@ pub fn run_in_segment<S: Segment>(
 ) -> (usize, Option<(Error, u32)>) {
     for number in 0..desk.cut_into() as u16 {
         let at = At {
+            of: IN_ORDER,
             call,
             segment: number,
         };

@@ -18,7 +18,7 @@
 //!    apart.
 
 use super::graph::Schedule;
-use super::in_segment::{self, Contiguous, Source};
+use super::in_segment::{self, Contiguous, IN_ORDER, Source};
 use super::memory::Memory;
 use super::one_kernel::Exchanging;
 use super::operator::{Fit, Fitted, Reduction};
@@ -211,8 +211,10 @@ pub struct Run {
     /// The same of steps that follow one another: so many instances.
     pub taken: u32,
     pub then: Option<Box<Then>>,
-    /// The number of its call, in a segment.
+    /// The number of its call, in a segment,
     pub number: u32,
+    /// and in which: that of calls in order, or of a persistent one.
+    pub number_of: u32,
     /// It has told peers there where its buffers lie.
     pub published: bool,
     /// It waits for this peer's flag there, in this instance.
@@ -259,6 +261,7 @@ impl Run {
         self.taken = 0;
         self.then = None;
         self.number = 0;
+        self.number_of = IN_ORDER;
         self.published = false;
         self.awaits = None;
     }

@@ -7,21 +7,24 @@
 //!    when they are written again.
 //! 2. Below the lowest call that is listed, or behind the last, all are over, which peers are
 //!    told when one ends, and when a segment of the lowest does.
+//!    A persistent call has a list and sets of its own, where the calls are its starts: their
+//!    order is that of one request, whatever others do.
 //! 3. Turns are counted by calls in which all ranks write slots, and read those of all others,
 //!    so they are equal on all ranks that make the same calls. Ranks that find another's bytes
 //!    to differ begin to count anew.
 
+pub mod persistent;
 pub mod short_calls;
+
+pub use persistent::CallsOfPersistent;
 
 use super::failures::ended;
 use super::lane::Lane;
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::executor::{Driver, NOBODY};
-use crate::exec::in_segment::{At, FAILED, Part, Segment, Waited};
-use crate::exec::program::TAG_BITS;
-use crate::matching::INTERNAL_TAG;
+use crate::exec::executor::{Driver, NOBODY, instead_of_flags};
+use crate::exec::in_segment::{At, FAILED, IN_ORDER, Part, Segment, Waited};
 use crate::view::RawView;
 use osier_transports::shm::{BESIDE_FLAG_BYTES, Done, Raised, Said};
 use osier_transports::{Death, PeerMemory, TransportError, TransportErrorKind};
@@ -74,11 +77,6 @@ fn below(a: u32, b: u32) -> bool {
 
 fn set_of(at: At) -> usize {
     ((at.call ^ u32::from(at.segment)) & 1) as usize
-}
-
-/// Tag of what a rank sends that fails while the segment is not there, in place of flags.
-fn instead_of_flags(call: u32) -> u32 {
-    INTERNAL_TAG | (call % 1024) << TAG_BITS | 40
 }
 
 /// Bits of progress for phases.
@@ -140,7 +138,14 @@ impl Lane {
     /// own, with slots that change hands or without.
     #[inline]
     pub fn begins_in_segment(&mut self, call: u32, segments: u32, changes_hands: bool) {
-        let calls = &mut self.port.in_segment;
+        let (of, segment) = (IN_ORDER, 0);
+        self.begins_at(At { of, call, segment }, segments, changes_hands);
+    }
+
+    /// The same in any segment.
+    #[inline]
+    pub fn begins_at(&mut self, At { of, call, .. }: At, segments: u32, changes_hands: bool) {
+        let calls = self.port.calls_in(of);
         let begun = Begun {
             call,
             before: calls.last,
@@ -150,7 +155,11 @@ impl Lane {
             lent: false,
         };
         for at in 0..segments.min(2) as u16 {
-            let set = set_of(At { call, segment: at });
+            let set = set_of(At {
+                of,
+                call,
+                segment: at,
+            });
             calls.last[set] = Some(call);
             if changes_hands {
                 let uses = (segments - u32::from(at)).div_ceil(2);
@@ -186,11 +195,11 @@ impl Lane {
     /// Whether a peer has failed in this call while the segment was not there: the error, and
     /// the failed rank of the job.
     #[inline]
-    fn failed_without_flag(&mut self, call: u32) -> Option<(Error, u32)> {
+    fn failed_without_flag(&mut self, at: At) -> Option<(Error, u32)> {
         if self.unexpected.is_empty() {
             return None;
         }
-        let (peer, failed_rank) = self.poisoned_by(instead_of_flags(call))?;
+        let (peer, failed_rank) = self.poisoned_by(instead_of_flags(at.of, at.call))?;
         let e = self.meets_poison(peer, failed_rank);
         self.port.failed_rank = NOBODY;
         Some((e, failed_rank))
@@ -201,7 +210,7 @@ impl Lane {
     #[cold]
     fn failed_flag(&mut self, at: At, peer: u32) -> Result<Option<(Error, u32)>> {
         let set = set_of(at);
-        let Some(collective) = self.port.links.collective()? else {
+        let Some(collective) = self.port.links.collective(at.of)? else {
             return Ok(None);
         };
         let failed = match collective.flag(peer, set) {
@@ -237,7 +246,7 @@ impl Lane {
     /// The first peer that is not done with what used the set before.
     #[inline]
     fn not_done(&mut self, at: At) -> Result<Option<u32>> {
-        let calls = &self.port.in_segment;
+        let calls = self.port.calls_in(at.of);
         let Some(begun) = calls.find(at.call) else {
             return Ok(None);
         };
@@ -250,31 +259,36 @@ impl Lane {
             Some((call, _)) if call != at.call && calls.find(call).is_some() => {
                 Ok(Some(self.port.own))
             }
-            Some((call, segment)) => self.not_past(call, segment),
+            Some((call, segment)) => {
+                let of = at.of;
+                self.not_past(At { of, call, segment })
+            }
             None => Ok(None),
         }
     }
 
     /// The first peer for which this segment of a call is not over.
     #[inline]
-    fn not_past(&mut self, call: u32, segment: u16) -> Result<Option<u32>> {
+    fn not_past(&mut self, at: At) -> Result<Option<u32>> {
+        let At { call, segment, .. } = at;
         let peers = self.port.peers.len();
-        if self.port.in_segment.peers.len() != peers {
-            self.port.in_segment.peers.resize(peers, Known::default());
+        let calls = self.port.calls_in(at.of);
+        if calls.peers.len() != peers {
+            calls.peers.resize(peers, Known::default());
         }
         for peer in 0..peers as u32 {
-            let known = self.port.in_segment.peers[peer as usize];
+            let known = self.port.calls_in(at.of).peers[peer as usize];
             if peer == self.port.own || known.is_past(call, segment) {
                 continue;
             }
-            let Some(collective) = self.port.links.collective()? else {
+            let Some(collective) = self.port.links.collective(at.of)? else {
                 return Ok(Some(peer));
             };
             match collective.done(peer) {
-                Ok(done) => self.port.in_segment.peers[peer as usize].done = done,
+                Ok(done) => self.port.calls_in(at.of).peers[peer as usize].done = done,
                 Err(e) => return Err(self.overwritten_in_segment(peer, e)),
             }
-            let known = self.port.in_segment.peers[peer as usize];
+            let known = self.port.calls_in(at.of).peers[peer as usize];
             // Who is lost reads nothing any more.
             if !known.is_past(call, segment) && self.lost_in_segment(peer).is_none() {
                 return Ok(Some(peer));
@@ -284,12 +298,12 @@ impl Lane {
     }
 
     #[inline]
-    fn say_done(&mut self, done: Done) {
-        if let Ok(Some(collective)) = self.port.links.collective() {
+    fn say_done(&mut self, of: u32, done: Done) {
+        if let Ok(Some(collective)) = self.port.links.collective(of) {
             collective.set_done(done);
             self.port.links.wake_members();
         } else {
-            self.port.in_segment.untold = true;
+            self.port.calls_in(of).untold = true;
         }
     }
 }
@@ -302,7 +316,7 @@ impl Segment for Lane {
 
     #[inline]
     fn enter(&mut self, at: At, slot_bytes: usize) -> Waited<*mut u8> {
-        match self.port.links.collective() {
+        match self.port.links.collective(at.of) {
             Ok(Some(_)) => {}
             Ok(None) => {
                 let members = self.port.members.iter().enumerate();
@@ -311,7 +325,7 @@ impl Segment for Lane {
                 if let Some((e, failed_rank)) = self.lost_in_segment(lowest) {
                     return Waited::Failed(e, failed_rank);
                 }
-                return match self.failed_without_flag(at.call) {
+                return match self.failed_without_flag(at) {
                     Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
                     None => Waited::For(lowest),
                 };
@@ -323,12 +337,12 @@ impl Segment for Lane {
             Ok(Some(peer)) => return Waited::For(peer),
             Err(e) => return Waited::Failed(e, NOBODY),
         }
-        if std::mem::take(&mut self.port.in_segment.untold) {
-            let over = self.port.in_segment.over(at.call);
-            self.say_done(over);
+        if std::mem::take(&mut self.port.calls_in(at.of).untold) {
+            let over = self.port.calls_in(at.of).over(at.call);
+            self.say_done(at.of, over);
         }
-        let turn = self.port.in_segment.turn(at);
-        let slot = match self.port.links.collective() {
+        let turn = self.port.calls_in(at.of).turn(at);
+        let slot = match self.port.links.collective(at.of) {
             Ok(Some(collective)) => collective.own_slot(set_of(at), slot_bytes, turn),
             _ => return Waited::For(self.port.own),
         };
@@ -342,7 +356,7 @@ impl Segment for Lane {
                     Ok(failed) => failed,
                     Err(e) => return Waited::Failed(e, NOBODY),
                 };
-                let failed = failed.or_else(|| self.failed_without_flag(at.call));
+                let failed = failed.or_else(|| self.failed_without_flag(at));
                 match failed.or_else(|| self.lost_in_segment(peer)) {
                     Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
                     None => Waited::For(peer),
@@ -368,7 +382,7 @@ impl Segment for Lane {
                 Error::new(ErrorKind::Unavailable, told)
             })?;
         }
-        if let Some(collective) = self.port.links.collective()? {
+        if let Some(collective) = self.port.links.collective(at.of)? {
             collective.publish(set_of(at), places);
         }
         Ok(())
@@ -378,12 +392,12 @@ impl Segment for Lane {
     fn lend(&mut self, at: At, memory: Option<(*const u8, usize)>) -> bool {
         let place = memory.and_then(|(start, bytes)| self.port.links.lends(start, bytes));
         if place.is_some() {
-            let begun = self.port.in_segment.begun.iter_mut();
+            let begun = self.port.calls_in(at.of).begun.iter_mut();
             begun
                 .filter(|begun| begun.call == at.call)
                 .for_each(|begun| begun.lent = true);
         }
-        if let Ok(Some(collective)) = self.port.links.collective() {
+        if let Ok(Some(collective)) = self.port.links.collective(at.of) {
             collective.lend(set_of(at), place.unwrap_or(0));
         }
         place.is_some()
@@ -391,7 +405,7 @@ impl Segment for Lane {
 
     #[inline]
     fn raise(&mut self, at: At, phase: u16, bytes: u64) {
-        let calls = &self.port.in_segment;
+        let calls = self.port.calls_in(at.of);
         let begun = calls.find(at.call);
         let said = Said {
             bytes,
@@ -404,7 +418,7 @@ impl Segment for Lane {
         };
         #[cfg(debug_assertions)]
         steps::at(Phase::Posts, steps::FLAG);
-        if let Ok(Some(collective)) = self.port.links.collective() {
+        if let Ok(Some(collective)) = self.port.links.collective(at.of) {
             collective.raise(set_of(at), raised, said);
             self.port.links.wake_members();
         }
@@ -413,7 +427,7 @@ impl Segment for Lane {
     }
 
     fn may_raise(&mut self, at: At) -> Waited<()> {
-        if !matches!(self.port.links.collective(), Ok(Some(_))) {
+        if !matches!(self.port.links.collective(at.of), Ok(Some(_))) {
             return Waited::Done(());
         }
         match self.not_done(at) {
@@ -428,7 +442,7 @@ impl Segment for Lane {
             call: at.call,
             progress: FAILED,
         };
-        if let Ok(Some(collective)) = self.port.links.collective() {
+        if let Ok(Some(collective)) = self.port.links.collective(at.of) {
             // Peers may look at either set.
             for set in [0, 1] {
                 if set == set_of(at) || at.segment > 0 {
@@ -440,14 +454,14 @@ impl Segment for Lane {
         // It is not there, and this call does not wait for it.
         let own = self.port.own;
         for peer in (0..self.port.peers.len() as u32).filter(|p| *p != own) {
-            self.poison(peer, instead_of_flags(at.call), failed_rank);
+            self.poison(peer, instead_of_flags(at.of, at.call), failed_rank);
         }
     }
 
     #[inline]
     fn flag(&mut self, at: At, from: u32, phase: u16) -> Waited<u64> {
         let set = set_of(at);
-        let collective = match self.port.links.collective() {
+        let collective = match self.port.links.collective(at.of) {
             Ok(Some(collective)) => collective,
             Ok(None) => return Waited::For(from),
             Err(e) => return Waited::Failed(Error::from(e), NOBODY),
@@ -460,7 +474,7 @@ impl Segment for Lane {
         let there =
             raised.filter(|r| below(at.call, r.call) || r.call == at.call && r.progress >= wanted);
         let Some(raised) = there else {
-            let failed = self.failed_without_flag(at.call);
+            let failed = self.failed_without_flag(at);
             return match failed.or_else(|| self.lost_in_segment(from)) {
                 Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
                 None => Waited::For(from),
@@ -474,9 +488,10 @@ impl Segment for Lane {
             Ok(said) => said,
             Err(e) => return Waited::Failed(self.overwritten_in_segment(from, e), NOBODY),
         };
-        let calls = &mut self.port.in_segment;
+        let ranks = self.port.peers.len();
+        let calls = self.port.calls_in(at.of);
         if calls.peers.len() <= from as usize {
-            calls.peers.resize(self.port.peers.len(), Known::default());
+            calls.peers.resize(ranks, Known::default());
         }
         let known = &mut calls.peers[from as usize];
         known.seen = Some(at);
@@ -489,7 +504,7 @@ impl Segment for Lane {
         let begun = calls.find(at.call);
         let other = begun.is_some_and(|b| b.changes_hands && b.turns[set] != said.turn);
         if other {
-            self.turns_anew();
+            self.turns_anew(at.of);
             let told = format!(
                 "collective: rank {from} has made other collective calls before (hint: all ranks \
                  make the same collective calls, with the same counts)"
@@ -502,14 +517,14 @@ impl Segment for Lane {
     }
 
     #[cold]
-    fn turns_anew(&mut self) {
-        self.port.in_segment.turns = [0; 2];
+    fn turns_anew(&mut self, of: u32) {
+        self.port.calls_in(of).turns = [0; 2];
     }
 
     #[inline]
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory> {
-        let turn = self.port.in_segment.turn(at);
-        let Some(collective) = self.port.links.collective()? else {
+        let turn = self.port.calls_in(at.of).turn(at);
+        let Some(collective) = self.port.links.collective(at.of)? else {
             return Err(Error::new(ErrorKind::Closed, "the segment is not there"));
         };
         let memory = match part {
@@ -534,7 +549,7 @@ impl Segment for Lane {
 
     #[inline]
     fn leave(&mut self, at: At, last: bool) -> Waited<()> {
-        let calls = &mut self.port.in_segment;
+        let calls = self.port.calls_in(at.of);
         let listed = calls.begun.iter().position(|b| b.call == at.call);
         if let Some(listed) = listed {
             calls.begun[listed].over = at.segment + 1;
@@ -550,9 +565,9 @@ impl Segment for Lane {
                 }
             }
             let over = calls.over(at.call);
-            self.say_done(over);
+            self.say_done(at.of, over);
         }
-        if last && !self.port.in_segment.lent.is_empty() {
+        if last && !self.port.calls_in(at.of).lent.is_empty() {
             return self.waits_for_readers(at);
         }
         Waited::Done(())
@@ -579,16 +594,17 @@ impl Segment for Lane {
 impl Lane {
     /// A call that has lent memory ends when no peer reads it.
     fn waits_for_readers(&mut self, at: At) -> Waited<()> {
-        let lent = self.port.in_segment.lent.iter();
-        let Some((at, (call, segment))) = (lent.copied().enumerate()).find(|(_, l)| l.0 == at.call)
-        else {
+        let lent = self.port.calls_in(at.of).lent.iter();
+        let lent = lent.copied().enumerate();
+        let Some((place, (call, segment))) = { lent }.find(|(_, l)| l.0 == at.call) else {
             return Waited::Done(());
         };
         // Of a peer whose words were overwritten nothing is known any more.
-        if let Ok(Some(peer)) = self.not_past(call, segment) {
+        let of = at.of;
+        if let Ok(Some(peer)) = self.not_past(At { of, call, segment }) {
             return Waited::For(peer);
         }
-        self.port.in_segment.lent.swap_remove(at);
+        self.port.calls_in(of).lent.swap_remove(place);
         Waited::Done(())
     }
 }

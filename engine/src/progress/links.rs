@@ -228,17 +228,24 @@ impl Links {
         }
     }
 
-    /// The segment that the members share for collectives; none where they share no memory, or
-    /// as long as the lowest of them has not made it.
+    /// The segment that the members share for collectives, number 0, or for a persistent call;
+    /// none where they share no memory, or as long as the lowest of them has not made it.
     #[inline]
-    pub fn collective(&mut self) -> Result<Option<&mut Collective>, TransportError> {
+    pub fn collective(&mut self, of: u32) -> Result<Option<&mut Collective>, TransportError> {
         match &mut self.remote {
-            Remote::Shm(e) => e.collective(),
+            Remote::Shm(e) => e.collective(of),
             Remote::Sim(_) | Remote::None => Ok(None),
         }
     }
 
-    /// The same, if it was there before.
+    /// This rank uses the segment of a persistent call no more.
+    pub fn leave_collective(&mut self, of: u32) {
+        if let Remote::Shm(e) = &mut self.remote {
+            e.leave_collective(of);
+        }
+    }
+
+    /// That of number 0, if it was there before.
     #[inline]
     pub fn opened_collective(&self) -> Option<&Collective> {
         match &self.remote {

@@ -7,7 +7,7 @@
 use super::checked::LaneCheck;
 use super::closing::Left;
 use super::failures::ended;
-use super::in_segment::SegmentCalls;
+use super::in_segment::{CallsOfPersistent, SegmentCalls};
 use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
 use super::links::Links;
 use super::op::{Exposed, Mode, Op, Protocol, Rare};
@@ -93,6 +93,8 @@ pub struct Port {
     pub(crate) handling: u32,
     /// Calls in the segment that the ranks share.
     pub(crate) in_segment: SegmentCalls,
+    /// The same of persistent calls, each in its own.
+    pub(crate) of_persistent: CallsOfPersistent,
 }
 
 impl Port {
@@ -124,6 +126,7 @@ impl Port {
             check: None,
             handling: 0,
             in_segment: SegmentCalls::default(),
+            of_persistent: CallsOfPersistent::default(),
         }
     }
 }

@@ -18,6 +18,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (6, 0xab55_aed0_865d_0419),
     (7, 0xab55_aed0_865d_0419),
     (8, 0xab55_aed0_865d_0419),
+    (9, 0xab55_aed0_865d_0419),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

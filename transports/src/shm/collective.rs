@@ -7,7 +7,7 @@
 //!      2048           flag, bytes, small data         set 1
 //!      2112           slot
 //!      3968           how far its calls are over, whether it has left, where its slots lie
-//!      4032           magic, channel, ranks, next     (of the first page: the segment's head)
+//!      4032           magic, channel, ranks, next, of (of the first page: the segment's head)
 //!
 //! flag                call u32 | progress u16 | seal u16
 //! said with it        done u32 | turn u16 | check u16
@@ -22,7 +22,8 @@
 //!
 //! The lowest member makes the segment at its first call, and links it into its own list,
 //! where the others find it by channel. It uses it again for another channel once all have
-//! left.
+//! left. A channel has one for the calls that begin in one order, number 0, and one for each
+//! persistent call, by its number: those begin in any order.
 //!
 //! # Invariants
 //! 1. Pages stay mapped as long as the job, which `rank` keeps; there are as many as the
@@ -102,7 +103,16 @@ pub(crate) struct Head {
     channel: AtomicU64,
     members: AtomicU64,
     next: AtomicU64,
+    /// Which of its channel.
+    of: AtomicU64,
 }
+
+/// Where the last field is, for the digest of what lies in shared memory.
+#[cfg(test)]
+pub(crate) const HEAD_OF_AT: usize = std::mem::offset_of!(Head, of);
+/// Words of [`Own::left`]: a member uses this segment no more, or no segment of the channel.
+const LEFT_SEGMENT: u32 = 1;
+const LEFT_CHANNEL: u32 = 2;
 
 /// A segment of the lowest member's own.
 pub(crate) struct Made {
@@ -160,6 +170,7 @@ pub struct Collective {
     own: u32,
     members: u32,
     channel: u64,
+    of: u32,
     /// By set, the last call whose flag was raised here.
     last: [Cell<Option<u32>>; 2],
     /// What goes beside each flag of a call, by set,
@@ -202,14 +213,14 @@ unsafe fn head_at<'a>(base: *mut u8) -> &'a Head {
 }
 
 impl Collective {
-    /// Finds the segment of a channel, or makes it if this rank is the lowest member. None: it
+    /// Finds a segment of a channel, or makes it if this rank is the lowest member. None: it
     /// is not there yet.
     ///
     /// # Errors
     /// There is no memory for it.
     pub(crate) fn open(
         rank: &ShmRank,
-        channel: u64,
+        (channel, of): (u64, u32),
         members: &[u32],
     ) -> Result<Option<Self>, TransportError> {
         let Some(&lowest) = members.iter().min() else {
@@ -217,14 +228,15 @@ impl Collective {
         };
         let own = members.iter().position(|m| *m as usize == rank.rank());
         let found = match lowest as usize == rank.rank() {
-            true => Some(Self::make(rank, channel, members)?),
-            false => Self::find(rank, lowest, channel, members.len())?,
+            true => Some(Self::make(rank, (channel, of), members)?),
+            false => Self::find(rank, lowest, (channel, of), members.len())?,
         };
         Ok(found.map(|base| Self {
             base,
             own: own.unwrap_or(0) as u32,
             members: members.len() as u32,
             channel,
+            of,
             last: [const { Cell::new(None) }; 2],
             staged: Box::default(),
             staged_words: [const { Cell::new(0) }; 2],
@@ -237,7 +249,7 @@ impl Collective {
     fn find(
         rank: &ShmRank,
         lowest: u32,
-        channel: u64,
+        (channel, of): (u64, u32),
         members: usize,
     ) -> Result<Option<*mut u8>, TransportError> {
         let mut offset = rank.segments_of(lowest).load(Ordering::Acquire);
@@ -257,6 +269,7 @@ impl Collective {
             }
             // Acquire: the pages were cleared before.
             let alike = head.channel.load(Ordering::Acquire) == channel
+                && head.of.load(Ordering::Relaxed) == u64::from(of)
                 && head.members.load(Ordering::Relaxed) == members as u64;
             if alike {
                 return Ok(rank.pages(offset, members));
@@ -267,7 +280,11 @@ impl Collective {
         Err(malformed("the list of segments", lowest))
     }
 
-    fn make(rank: &ShmRank, channel: u64, members: &[u32]) -> Result<*mut u8, TransportError> {
+    fn make(
+        rank: &ShmRank,
+        (channel, of): (u64, u32),
+        members: &[u32],
+    ) -> Result<*mut u8, TransportError> {
         let mut made = rank.made_segments();
         let gone = |base: *mut u8, of: &[u32]| {
             of.iter().enumerate().all(|(at, member)| {
@@ -289,6 +306,7 @@ impl Collective {
                 clear(base, old.room);
                 old.members = members.to_vec();
                 head.members.store(members.len() as u64, Ordering::Relaxed);
+                head.of.store(of.into(), Ordering::Relaxed);
                 head.channel.store(channel, Ordering::Release);
                 return Ok(base);
             }
@@ -307,6 +325,7 @@ impl Collective {
         head.next
             .store(list.load(Ordering::Relaxed), Ordering::Relaxed);
         head.members.store(members.len() as u64, Ordering::Relaxed);
+        head.of.store(of.into(), Ordering::Relaxed);
         head.channel.store(channel, Ordering::Relaxed);
         head.magic.store(MAGIC, Ordering::Relaxed);
         // Only this rank writes its list.
@@ -486,7 +505,7 @@ impl Collective {
 
     /// Whether a peer has dropped the channel.
     pub fn left(&self, peer: u32) -> bool {
-        self.own_words(peer).left.load(Ordering::Acquire) != 0
+        self.own_words(peer).left.load(Ordering::Acquire) == LEFT_CHANNEL
     }
 
     /// Whose slot a rank writes in this turn.
@@ -604,8 +623,9 @@ impl Collective {
         Ok(Some(std::ptr::with_exposed_provenance_mut(*known)))
     }
 
-    /// Gives the slots back, for later segments of this rank.
-    pub(crate) fn close(&mut self) {
+    /// Gives the slots back, for later segments of this rank, which uses this one no more, or
+    /// none of the channel.
+    pub(crate) fn close(&mut self, whole_channel: bool) {
         if self.slots.take().is_some() {
             let offset = self.own_words(self.own).slots.load(Ordering::Relaxed) >> 16;
             self.rank.retire_slots(Retired {
@@ -614,12 +634,17 @@ impl Collective {
                 own: self.own,
                 members: self.members,
                 channel: self.channel,
+                of: self.of,
                 last: (self.last.iter().filter_map(Cell::get))
                     .reduce(|a, b| if (a.wrapping_sub(b) as i32) < 0 { b } else { a })
                     .unwrap_or(0),
             });
         }
-        self.own_words(self.own).left.store(1, Ordering::Release);
+        let left = match whole_channel {
+            true => LEFT_CHANNEL,
+            false => LEFT_SEGMENT,
+        };
+        self.own_words(self.own).left.store(left, Ordering::Release);
     }
 }
 
@@ -630,6 +655,7 @@ pub(crate) struct Retired {
     own: u32,
     members: u32,
     channel: u64,
+    of: u32,
     last: u32,
 }
 
@@ -638,7 +664,10 @@ impl Retired {
     pub(crate) fn is_quiet(&self) -> bool {
         let base: *mut u8 = std::ptr::with_exposed_provenance_mut(self.base);
         // SAFETY: invariant 1.
-        if unsafe { head_at(base) }.channel.load(Ordering::Acquire) != self.channel {
+        let head = unsafe { head_at(base) };
+        let same = head.channel.load(Ordering::Acquire) == self.channel
+            && head.of.load(Ordering::Relaxed) == u64::from(self.of);
+        if !same {
             return true;
         }
         let mut peers = (0..self.members).filter(|peer| *peer != self.own);

@@ -82,6 +82,8 @@ pub struct ShmEndpoint {
     told_of_inbox: bool,
     /// The segment for collectives, once there was one.
     collective: Option<Collective>,
+    /// The same of persistent calls, by their numbers.
+    of_persistent: Vec<Option<Box<Collective>>>,
     rank: ShmRank,
     channel: u64,
     members: Vec<u32>,
@@ -120,6 +122,7 @@ impl ShmEndpoint {
             newly_cut_off: Vec::new(),
             told_of_inbox: false,
             collective: None,
+            of_persistent: Vec::new(),
             rank,
             channel,
             members,
@@ -587,15 +590,19 @@ impl ShmEndpoint {
     pub fn closed(&self, peer: Peer) -> bool {
         matches!(&self.tx[peer as usize].ring, Some((ring, _, _)) if ring.closed())
             || self.collective.as_ref().is_some_and(|c| c.left(peer))
+            || self.of_persistent.iter().flatten().any(|c| c.left(peer))
     }
 
-    /// The segment that the members share for collectives; none as long as the lowest of them
-    /// has not made it.
+    /// The segment that the members share for collectives: number 0, or that of a persistent
+    /// call; none as long as the lowest of them has not made it.
     ///
     /// # Errors
     /// There is no memory for it.
     #[inline]
-    pub fn collective(&mut self) -> Result<Option<&mut Collective>, TransportError> {
+    pub fn collective(&mut self, of: u32) -> Result<Option<&mut Collective>, TransportError> {
+        if of > 0 {
+            return self.collective_of(of);
+        }
         if self.collective.is_none() {
             self.open_collective()?;
         }
@@ -610,8 +617,33 @@ impl ShmEndpoint {
 
     #[cold]
     fn open_collective(&mut self) -> Result<(), TransportError> {
-        self.collective = Collective::open(&self.rank, self.channel, &self.members)?;
+        self.collective = Collective::open(&self.rank, (self.channel, 0), &self.members)?;
         Ok(())
+    }
+
+    /// That of a persistent call, as [`ShmEndpoint::collective`].
+    fn collective_of(&mut self, of: u32) -> Result<Option<&mut Collective>, TransportError> {
+        let at = of as usize;
+        if self.of_persistent.len() <= at {
+            self.of_persistent.resize_with(at + 1, || None);
+        }
+        if self.of_persistent[at].is_none() {
+            let opened = Collective::open(&self.rank, (self.channel, of), &self.members)?;
+            self.of_persistent[at] = opened.map(Box::new);
+        }
+        Ok(self.of_persistent[at].as_deref_mut())
+    }
+
+    /// This rank uses the segment of a persistent call no more; what it has made of it, later
+    /// segments use, once all have left.
+    pub fn leave_collective(&mut self, of: u32) {
+        if !self.makes_collective() && self.collective_of(of).is_err() {
+            return;
+        }
+        let known = self.of_persistent.get_mut(of as usize);
+        if let Some(mut collective) = known.and_then(Option::take) {
+            collective.close(false);
+        }
     }
 
     /// Whether this rank is the lowest member, which makes the segment.
@@ -1154,8 +1186,14 @@ impl Drop for ShmEndpoint {
             if self.collective.is_none() && !self.makes_collective() {
                 let _ = self.open_collective();
             }
-            if let Some(collective) = &mut self.collective {
-                collective.close();
+            let all = self.of_persistent.iter_mut().flatten();
+            let all = all.map(|of| &mut **of).chain(&mut self.collective);
+            let mut any = false;
+            for collective in all {
+                collective.close(true);
+                any = true;
+            }
+            if any {
                 self.wake_members();
             }
         }

@@ -4,7 +4,7 @@
 //! adds a field raises [`WIRE_VERSION`] by one and appends a line to [`VERSIONS`] here and in
 //! `engine/src/wire/version.rs`. Lines that stand there are not changed.
 
-use super::collective::{FlagLine, Head, PAGE_BYTES, SLOT_BYTES};
+use super::collective::{FlagLine, HEAD_OF_AT, Head, PAGE_BYTES, SLOT_BYTES};
 use super::rank::Level;
 use super::segment::{JobHeader, RankControl};
 use super::status::StatusPage;
@@ -19,6 +19,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (6, 0x3fe3_bb30_6279_3541),
     (7, 0x7a8e_4025_d2b2_e1c8),
     (8, 0xe595_1efc_a3eb_940b),
+    (9, 0x0f3e_1066_7ce7_5ef7),
 ];
 
 macro_rules! offsets {
@@ -50,6 +51,7 @@ fn digest() -> u64 {
         ("region key", RegionKey::WIRE_BYTES),
         ("segment page", PAGE_BYTES as usize),
         ("segment head", size_of::<Head>()),
+        ("segment's number", HEAD_OF_AT),
         ("flag line", size_of::<FlagLine>()),
         ("slot", SLOT_BYTES),
     ]);

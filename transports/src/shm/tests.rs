@@ -542,9 +542,9 @@ fn flags_tell_of_slots_that_change_hands() {
     let mut ea = a.endpoint(5, vec![0, 1]);
     let mut eb = b.endpoint(5, vec![0, 1]);
     // The lowest member makes the segment.
-    assert!(eb.collective().expect("memory").is_none());
-    let ca = ea.collective().expect("memory").expect("made");
-    let cb = eb.collective().expect("memory").expect("found");
+    assert!(eb.collective(0).expect("memory").is_none());
+    let ca = ea.collective(0).expect("memory").expect("made");
+    let cb = eb.collective(0).expect("memory").expect("found");
     let mut before: Vec<*mut u8> = Vec::new();
     for call in 0..60u32 {
         let (set, turn) = ((call & 1) as usize, (call / 2) as u16);
@@ -610,7 +610,7 @@ fn overwritten_words_of_a_segment_are_found() {
         let (a, b) = pair();
         let mut ea = a.endpoint(5, vec![0, 1]);
         let mut eb = b.endpoint(5, vec![0, 1]);
-        let ca = ea.collective().expect("memory").expect("made");
+        let ca = ea.collective(0).expect("memory").expect("made");
         let said = Said {
             bytes: 40_000,
             done: 6,
@@ -626,7 +626,7 @@ fn overwritten_words_of_a_segment_are_found() {
             segments: 0,
         });
         ca.raise(1, raised, said);
-        let cb = eb.collective().expect("memory").expect("found");
+        let cb = eb.collective(0).expect("memory").expect("found");
         let list = a.segments_of(0).load(Ordering::Relaxed);
         let page = a.pages(list, 1).expect("the first page");
         // A word of the flag's line, or of what the rank says of itself.
@@ -668,7 +668,7 @@ fn segments_and_slots_are_used_again() {
         let mut eb = b.endpoint(channel, vec![0, 1]);
         let call = 3;
         for endpoint in [&mut ea, &mut eb] {
-            let c = endpoint.collective().expect("memory").expect("there");
+            let c = endpoint.collective(0).expect("memory").expect("there");
             assert!(c.own_slot(1, 40_000, 0).expect("memory").is_ok());
             assert_eq!(c.flag(0, 0).expect("clear"), None);
             let said = Said {

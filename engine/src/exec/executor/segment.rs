@@ -10,6 +10,7 @@ use crate::exec::run::{Phase, Run};
 pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
     let (action, segment) = run.place(instance);
     let at = At {
+        of: run.number_of,
         call: run.number,
         segment: segment as u16,
     };

@@ -318,7 +318,7 @@ impl Segment for Rank {
         }
     }
 
-    fn turns_anew(&mut self) {}
+    fn turns_anew(&mut self, _: u32) {}
 
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory> {
         if self.fails() {

@@ -9,7 +9,7 @@
 //!    to 3 of the segment).
 
 use super::{Begun, FAILED, Known, Lane, SegmentCalls, below};
-use crate::exec::in_segment::{LEAST_TAKEN, copy_short};
+use crate::exec::in_segment::{At, IN_ORDER, LEAST_TAKEN, copy_short};
 use crate::exec::inline::Room;
 use crate::exec::short::{Awaited, Memory, Move, Place, ShortCall};
 #[cfg(debug_assertions)]
@@ -98,7 +98,7 @@ impl Lane {
             turn,
             in_turn: if short.changes_hands { turn } else { 0 },
         };
-        let Ok(Some(collective)) = self.port.links.collective() else {
+        let Ok(Some(collective)) = self.port.links.collective(IN_ORDER) else {
             return Short::NotBegun;
         };
         let Ok(Ok(slot)) = collective.own_slot(set, short.slot_bytes, at.in_turn) else {
@@ -186,7 +186,8 @@ impl Lane {
     fn not_past_before(&mut self, before: u32) -> Option<u32> {
         let own = self.port.own;
         let peer = self.port.in_segment.not_known_past(own, before)?;
-        match self.not_past(before, u16::MAX) {
+        let (of, call, segment) = (IN_ORDER, before, u16::MAX);
+        match self.not_past(At { of, call, segment }) {
             Ok(peer) => peer,
             // For the steps to tell.
             Err(_) => Some(peer),
