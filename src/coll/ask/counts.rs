@@ -7,11 +7,12 @@
 use super::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
 use crate::names::Rank;
-use osier_collectives::Operation;
+use osier_collectives::{Call, Operation};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::memory::{Buffers, Pieces, Sizes};
 use osier_engine::exec::run::Combiner;
 use osier_engine::view::RawView;
+use osier_kernels::Driver;
 use std::ops::Range;
 
 /// Counts and displacements, in elements, of one block per rank.
@@ -105,6 +106,22 @@ pub(crate) fn listed(
     };
     // Not all ranks know the bytes, so the plan does not depend on them.
     Ask::new(name, call.varying(), MIDDLE_BYTES, buffers).failed(error)
+}
+
+impl Ask {
+    /// With the plan of equal contributions, of blocks that are equal.
+    fn of_equal_blocks(self, each: usize) -> Ask {
+        let call = Call {
+            varying: false,
+            ..self.call
+        };
+        let sizes = Sizes::Equal(each);
+        let buffers = Buffers {
+            sizes,
+            ..self.buffers
+        };
+        Ask::new(self.name, call, each, buffers).failed(self.error)
+    }
 }
 
 fn placed(view: RawView, ranges: Result<Vec<Range<usize>>>) -> Result<Pieces> {
@@ -231,7 +248,12 @@ impl Communicator {
                 _ => Ok(whole(send)),
             },
         };
-        Ok(listed("allgatherv", call, send, placed(recv, all), sizes))
+        let each = self.equal_blocks(counts).zip(recv.element_bytes());
+        let ask = listed("allgatherv", call, send, placed(recv, all), sizes);
+        Ok(match each {
+            Some((count, bytes)) => ask.of_equal_blocks(count.saturating_mul(bytes)),
+            None => ask,
+        })
     }
 
     pub(crate) fn alltoallv_ask(
@@ -312,6 +334,15 @@ impl Communicator {
             None => self.shares_ask(name, send, recv, &shares, combiner),
         };
         Ok(ask.failed(error))
+    }
+
+    /// The count of each block, if counts are equal, which all ranks know of an allgatherv: it has
+    /// the plan of equal contributions then, unless memory may lie on devices, whose plans ask
+    /// where blocks lie.
+    #[inline]
+    pub(crate) fn equal_blocks(&self, counts: &[usize]) -> Option<usize> {
+        let count = self.equal_shares(counts)?;
+        (!Driver::is_there()).then_some(count)
     }
 
     /// The share of each rank, if shares are equal: by that alone, which all ranks know, for

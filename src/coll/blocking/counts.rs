@@ -6,6 +6,7 @@
 use crate::coll::ask::{Contribution, Destination, given, wanted};
 use crate::comm::Communicator;
 use crate::names::Rank;
+use osier_collectives::{Call, Operation};
 use osier_engine::error::Result;
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;
@@ -104,10 +105,35 @@ impl Communicator {
         counts: &[usize],
         displacements: &[usize],
     ) -> Result<()> {
+        let row = self.equal_row(counts, displacements);
+        let quick = match (row, send.plain_contribution(), recv.plain_mut()) {
+            (Some(count), Some(from), Some(into))
+                if from.bytes == count.saturating_mul(into.basic.size())
+                    && into.bytes == from.bytes * self.size() =>
+            {
+                let memory = (from.at, into.at, from.bytes);
+                self.quick((Operation::Allgather, 0), memory, None)
+            }
+            _ => None,
+        };
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            self.allgatherv_ask(given(send), Some(recv), counts, displacements)
+        };
+        if let Some(result) = self.ended_quickly(quick, "allgatherv", ask) {
+            return result;
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes(send.as_ref()));
-        let ask = self.allgatherv_ask(send, Some(recv), counts, displacements);
-        let result = self.call_ask(ask);
+        let mut call = Call::new(Operation::Allgather, self.size() as u32);
+        if send.is_none() {
+            call = call.in_place();
+        }
+        let each = row.and_then(|count| recv.element_bytes()?.checked_mul(count));
+        let own = send.as_ref().map(|send| (send, 1));
+        let small = each.and_then(|each| self.small_pieces(own, Some((&recv, self.size())), each));
+        let ask = || self.allgatherv_ask(send, Some(recv), counts, displacements);
+        let result = self.call_small(&call, small, ask);
         self.reported(result.map_err(|e| e.context("allgatherv")))
     }
 
@@ -178,6 +204,16 @@ impl Communicator {
             }
         };
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
+    }
+
+    /// The count of each block, if all are equal and lie one behind the other, and plans are those
+    /// of equal contributions.
+    #[inline]
+    fn equal_row(&self, counts: &[usize], displacements: &[usize]) -> Option<usize> {
+        let count = self.equal_blocks(counts)?;
+        let mut starts = displacements.iter().zip((0..).map(|rank| rank * count));
+        let row = displacements.len() == counts.len() && starts.all(|(start, at)| *start == at);
+        row.then_some(count)
     }
 
     /// Whether all counts are equal, and both buffers are as long as they say.
