@@ -13,6 +13,7 @@ use osier_transports::{
     AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PeerMemory, PostError, RegionKey,
     RegionKind, Sharing, TransportError, TransportErrorKind,
 };
+use std::ops::Range;
 
 /// The transport that reaches the other members.
 pub enum Remote {
@@ -141,9 +142,32 @@ impl Links {
         }
     }
 
-    /// Takes the next message of a peer, if it is short, of this kind and
-    /// argument, and has at most `room` bytes, which `copy` reads. `None` says
-    /// nothing: what is there may need [`Links::poll`].
+    /// Posts a message of which the peer reads one part while the next is written: `fill`
+    /// writes a range of its bytes to an address. False: it needs [`Links::post_with`].
+    #[inline]
+    pub fn post_parts(
+        &mut self,
+        peer: Peer,
+        head: AmHead,
+        bytes: usize,
+        fill: impl FnMut(Range<usize>, *mut u8),
+    ) -> bool {
+        let Remote::Shm(e) = &mut self.remote else {
+            return false;
+        };
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Posts, head.kind);
+        let posted = peer != self.own && e.post_parts(peer, head, bytes, fill);
+        #[cfg(debug_assertions)]
+        if posted {
+            steps::at(Phase::Posted, head.kind);
+        }
+        posted
+    }
+
+    /// Takes the next message of a peer, if it is short or comes in parts, is of this kind and
+    /// argument, and has at most `room` bytes: `copy` reads bytes from an address on to their
+    /// place in the message. `None` says nothing: what is there may need [`Links::poll`].
     #[inline(always)]
     pub fn take_next(
         &mut self,
@@ -151,7 +175,7 @@ impl Links {
         kind: u8,
         arg: u32,
         room: usize,
-        copy: impl FnMut(*const u8, usize),
+        copy: impl FnMut(usize, *const u8, usize),
     ) -> Option<usize> {
         match &mut self.remote {
             Remote::Shm(e) if peer != self.own => e.take_next(peer, kind, arg, room, copy),

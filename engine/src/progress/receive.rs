@@ -144,7 +144,7 @@ impl Lane {
         let (view, room) = (&op.view, op.view.bytes());
         // SAFETY: invariant 3 of `protocols`: the receive is pending, and its view has `room`
         // bytes; invariant 1 of `protocols` for the payload, which has no more.
-        let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
+        let copy = |at, from, bytes| unsafe { view.unpack(at..at + bytes, from) };
         let taken = port.links.take_next(source, wire::EAGER, tag, room, copy);
         let Some(bytes) = taken else {
             return false;
@@ -349,7 +349,7 @@ impl Lane {
     pub fn receive_next(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         // SAFETY: invariant 1 for the view, which has `room` bytes; invariant 1 of
         // `protocols` for the payload, which has no more.
-        let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
+        let copy = |at, from, bytes| unsafe { view.unpack(at..at + bytes, from) };
         let room = view.bytes();
         let bytes = self
             .port

@@ -72,6 +72,10 @@ pub const MIN_FRAGMENT_BYTES: usize = 2 << 10;
 /// shared memory transport), which the pipeline's formula does not know.
 pub const WHOLE_BYTES: usize = 16 << 10;
 
+/// Longer messages up to here leave whole, too, and are read while they are written, where
+/// the transport can do that.
+pub const IN_PARTS_BYTES: usize = 64 << 10;
+
 impl LinkCosts {
     /// The cheapest fragment for a message: a power of two.
     #[inline]

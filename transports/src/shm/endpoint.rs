@@ -26,6 +26,7 @@ use crate::contract::{
     PostError, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// Largest payload of a message, in bytes: fragments of this size keep both
@@ -542,10 +543,44 @@ impl ShmEndpoint {
         Ok(())
     }
 
+    /// Posts a message in parts, of which the peer reads one while the next is written;
+    /// `fill` writes a range of its bytes to an address. False: it needs
+    /// [`Endpoint::post_with`], and nothing has happened.
+    pub fn post_parts(
+        &mut self,
+        peer: Peer,
+        head: AmHead,
+        bytes: usize,
+        fill: impl FnMut(Range<usize>, *mut u8),
+    ) -> bool {
+        let Some(tx) = self.tx.get_mut(peer as usize) else {
+            return false;
+        };
+        let short = |(_, _, level): &(Producer, u64, Level)| *level < Level::Large;
+        // Without memory, or a cell for the change, it goes another way.
+        if tx.ring.as_ref().is_none_or(short) && !matches!(self.grow(peer, Level::Large), Ok(true))
+        {
+            return false;
+        }
+        let tx = &mut self.tx[peer as usize];
+        let Some((ring, ..)) = &mut tx.ring else {
+            return false;
+        };
+        if !ring.has_room_for_parts(bytes) {
+            return false;
+        }
+        if let Some(mail) = &mut tx.mail {
+            mail.acknowledge();
+        }
+        ring.post_parts((head.kind, head.aux, head.arg), bytes, fill);
+        self.ring_bell(peer);
+        true
+    }
+
     /// Takes the next message of a peer, if it is of this kind and argument,
-    /// without aux, of at most `room` bytes, which `copy` reads, and lies in the
-    /// mailbox or in one cell; returns its bytes. `None` says nothing: what is
-    /// there may need [`Endpoint::poll`].
+    /// without aux, of at most `room` bytes, and lies in the mailbox or in one cell, or
+    /// comes in parts: `copy` reads bytes from an address on to their place in the message.
+    /// Returns its bytes. `None` says nothing: what is there may need [`Endpoint::poll`].
     #[inline(always)]
     pub fn take_next(
         &mut self,
@@ -553,7 +588,7 @@ impl ShmEndpoint {
         kind: u8,
         argument: u32,
         room: usize,
-        mut copy: impl FnMut(*const u8, usize),
+        mut copy: impl FnMut(usize, *const u8, usize),
     ) -> Option<usize> {
         let tx = self.tx.get_mut(peer as usize)?;
         let from = tx.from;
@@ -564,18 +599,29 @@ impl ShmEndpoint {
         }
         let position = rx.ring.position();
         let mail = tx.mail.as_mut();
-        let mailed = mail.and_then(|m| m.take(position, kind, argument, room, &mut copy));
+        let whole = |from, bytes| copy(0, from, bytes);
+        let mailed = mail.and_then(|m| m.take(position, kind, argument, room, whole));
         let bytes = match mailed {
             Some(bytes) => bytes,
             None => {
-                let (data, bytes) = rx.ring.peek_short(kind, argument)?;
-                // After the ring: a message in it is younger than one that
-                // names this position.
-                if bytes > room || tx.mail.as_ref().is_some_and(|m| m.waits(position)) {
+                let short = rx.ring.peek_short(kind, argument);
+                if short.is_none() && !rx.ring.has_parts() {
                     return None;
                 }
-                copy((&raw const data).cast(), bytes);
-                if rx.ring.pass() {
+                // After the ring: a message in it is younger than one that
+                // names this position.
+                if tx.mail.as_ref().is_some_and(|m| m.waits(position)) {
+                    return None;
+                }
+                let (bytes, more_room) = match short {
+                    Some((_, bytes)) if bytes > room => return None,
+                    Some((data, bytes)) => {
+                        copy(0, (&raw const data).cast(), bytes);
+                        (bytes, rx.ring.pass())
+                    }
+                    None => rx.ring.take_parts(kind, argument, room, &mut copy)?,
+                };
+                if more_room {
                     self.room_made(peer);
                 }
                 bytes

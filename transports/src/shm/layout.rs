@@ -19,7 +19,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (6, 0x3fe3_bb30_6279_3541),
     (7, 0x7a8e_4025_d2b2_e1c8),
     (8, 0xe595_1efc_a3eb_940b),
-    (9, 0x0f3e_1066_7ce7_5ef7),
+    (9, 0x174b_04cc_0ffb_3442),
 ];
 
 macro_rules! offsets {
@@ -45,6 +45,7 @@ fn digest() -> u64 {
         ("note", NOTE_BYTES),
         ("ring cell", size_of::<ring::Cell>()),
         ("ring control", size_of::<ring::Control>()),
+        ("ring part", ring::parts::PART_BYTES),
         ("mail line", size_of::<mailbox::Line>()),
         ("crossing cells", size_of::<mailbox::Cells>()),
         ("message head", size_of::<AmHead>()),

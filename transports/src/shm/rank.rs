@@ -58,7 +58,7 @@ impl Level {
     }
 
     pub(crate) fn payload_bytes(self) -> u64 {
-        [2 << 10, 64 << 10, 128 << 10, 16 << 10][self as usize]
+        [2 << 10, 64 << 10, 256 << 10, 16 << 10][self as usize]
     }
 
     /// Offset of the payload ring: on a page of its own, so that the

@@ -13,6 +13,7 @@
 //!             lap  payload (14 bytes)                            ... repeated
 //! ring        lap  kind 0x41  argument   upper half, aux, 0
 //!             lap  check     bytes u32   position u64
+//! parts       lap  kind 0x44  argument   as ring, and a cell per part ([`parts`])
 //! switch      lap  0    0x42  check      offset of the next ring's block
 //! exchange    lap  0    0x43  check      offset of the pair's exchange block
 //! ```
@@ -57,6 +58,8 @@
 //! the flag is a lap number, so that the consumer never writes a cell, and
 //! credits return in batches on a line of their own.
 
+pub(super) mod parts;
+
 use super::seal;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -70,6 +73,7 @@ const LONG: u8 = 0x40;
 const RING: u8 = 0x41;
 const SWITCH: u8 = 0x42;
 const EXCHANGE: u8 = 0x43;
+const PARTS: u8 = 0x44;
 /// Bits of the bytes of a long message; check bits lie above.
 const LONG_BITS: u32 = 7;
 /// What a consumer says that reads no more.
@@ -479,6 +483,8 @@ pub(crate) struct Consumer {
     gathered: Box<[u8; GATHER]>,
     /// Payloads carry check bits.
     payloads: bool,
+    /// The cell of a message whose parts did not come while this consumer waited.
+    given_up: Option<u64>,
 }
 
 const GATHER: usize = INLINE_BYTES.div_ceil(PART_BYTES) * PART_BYTES;
@@ -503,6 +509,7 @@ impl Consumer {
             payload_end: 0,
             gathered: Box::new([0; GATHER]),
             payloads: false,
+            given_up: None,
         }
     }
 
@@ -545,7 +552,8 @@ impl Consumer {
                 bytes: form as usize,
             });
         }
-        Some(self.open(word, cell.data.load(Ordering::Relaxed), form))
+        let data = cell.data.load(Ordering::Relaxed);
+        self.open(word, data, form)
     }
 
     /// There is no message: it has not been written yet, or somebody else wrote there.
@@ -586,18 +594,19 @@ impl Consumer {
         self.report_at(2)
     }
 
-    fn open(&mut self, word: u64, data: u64, form: u8) -> Found {
+    fn open(&mut self, word: u64, data: u64, form: u8) -> Option<Found> {
         let kind = (word >> 16) as u8;
         let head = (kind, (data >> 32) as u16, word >> 32 | data << 32);
         self.end = self.next + 1;
-        match form {
+        Some(match form {
             SWITCH | EXCHANGE if word >> 32 != seal::check(data) => Found::Malformed,
             SWITCH => Found::Switch(data),
             EXCHANGE => Found::Exchange(data),
             LONG => self.gather(head, data),
             RING => self.open_ring(head),
+            PARTS => return self.open_parts(word, data, head),
             _ => Found::Malformed,
-        }
+        })
     }
 
     fn gather(&mut self, head: Head, data: u64) -> Found {
@@ -772,14 +781,14 @@ impl Consumer {
 mod tests {
     use super::*;
 
-    struct Memory {
+    pub(super) struct Memory {
         control: Box<Control>,
         cells: Box<[Cell]>,
         payload: Box<[u8]>,
     }
 
     impl Memory {
-        fn new(cells: usize, payload: usize) -> Self {
+        pub fn new(cells: usize, payload: usize) -> Self {
             Self {
                 control: Box::new(Control::new()),
                 cells: (0..cells).map(|_| Cell::new()).collect(),
@@ -787,7 +796,7 @@ mod tests {
             }
         }
 
-        fn ring(&mut self) -> RingMemory {
+        pub fn ring(&mut self) -> RingMemory {
             RingMemory {
                 control: &raw const *self.control,
                 cells: self.cells.as_ptr(),
@@ -915,7 +924,7 @@ mod tests {
         let mut p = unsafe { Producer::new(m.ring(), 0) };
         // SAFETY: invariant 7: `m` outlives both ends.
         let mut c = unsafe { Consumer::new(m.ring(), 0) };
-        for form in [9, 0x3f, 0x44, 0xff] {
+        for form in [9, 0x3f, 0x45, 0xff] {
             let word = p.word(1, form, 0);
             p.publish(word, 0, 1);
             assert!(matches!(c.poll(), Some(Found::Malformed)));

@@ -15,6 +15,7 @@ use crate::progress::op::{Mode, Protocol};
 use crate::progress::pace::Write;
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
+use crate::protocol::cost::{IN_PARTS_BYTES, WHOLE_BYTES};
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::PostError;
@@ -53,6 +54,14 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
     };
     let synchronous = op.mode == Mode::Synchronous;
     let aux = u16::from(synchronous) | checked;
+    if aux == 0 && matches!(source, Source::View) && in_parts(port, handle) {
+        port.trace_start(Kind::Eager, peer, tag, bytes, since);
+        sent(port, handle);
+        return Step::Moved;
+    }
+    let Some(op) = port.ops.get_mut(handle) else {
+        return Step::Moved;
+    };
     let whole = bytes <= fragment;
     let (kind, moved, payload) = match whole {
         true => (wire::EAGER, bytes, bytes),
@@ -104,6 +113,33 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
         port.trace_start(Kind::EagerFirst, peer, tag, bytes, since);
     }
     Step::Moved
+}
+
+/// Posts a message of the host's memory whole, in parts that its receiver reads while the next
+/// are written; false where the transport does not, or has no room.
+fn in_parts(port: &mut Port, handle: u32) -> bool {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return false;
+    };
+    let (peer, bytes) = (op.peer, op.total);
+    if bytes <= WHOLE_BYTES || bytes > IN_PARTS_BYTES {
+        return false;
+    }
+    let (view, how) = (&op.view, port.peers[peer as usize].pace.next(bytes));
+    let mut took_ns = 0;
+    // SAFETY: invariant 3 of `protocols`: the send is pending, and there is room for the
+    // range (invariant 2 of `protocols`).
+    let fill = |range, to: *mut u8| took_ns += unsafe { how.pack(view, range, to) };
+    let head = wire::head(wire::EAGER, 0, op.tag, 0);
+    if !port.links.post_parts(peer, head, bytes, fill) {
+        return false;
+    }
+    op.protocol = Protocol::Eager(Sending {
+        moved: bytes,
+        awaits_ack: false,
+    });
+    port.peers[peer as usize].pace.wrote(how, bytes, took_ns);
+    true
 }
 
 pub(crate) fn fragment_bytes(port: &Port, peer: u32, bytes: usize) -> usize {
