@@ -78,7 +78,7 @@ fn unexpected_messages_of_every_size_wait() {
 #[test]
 fn truncation_names_both_sizes_and_loses_nothing_else() {
     on_all(2, |comm| {
-        for n in [100usize, 10_000, 200_000, 2_000_000] {
+        for n in [100usize, 10_000, 40_000, 200_000, 2_000_000] {
             if comm.rank() == 0 {
                 comm.send(&pattern(n, 1), 1, 0).expect("send");
                 comm.send(&[7u8], 1, 1).expect("send");
@@ -96,6 +96,59 @@ fn truncation_names_both_sizes_and_loses_nothing_else() {
                 comm.recv(&mut next, 0, 1).expect("the next message");
                 assert_eq!(next, [7]);
             }
+        }
+    });
+}
+
+/// Messages that are read by parts, by every kind of receive, many in a row.
+#[test]
+fn messages_in_parts_meet_every_receive() {
+    use osier::{Datatype, Order, Type, View, ViewMut};
+    const ROUNDS: usize = 60;
+    let length = |round: usize| 16_385 + (round * 7919) % 49_152;
+    on_all(2, |comm| {
+        for round in 0..ROUNDS {
+            let (n, tag) = (length(round), round as u32);
+            if comm.rank() == 0 {
+                comm.send(&pattern(n, round), 1, tag).expect("send");
+                continue;
+            }
+            let mut got = vec![0u8; n + round % 2];
+            let status = match round % 4 {
+                0 => comm.recv(&mut got, 0, tag).expect("recv"),
+                1 => comm.recv(&mut got, ANY_SOURCE, ANY_TAG).expect("recv"),
+                2 => {
+                    let request = comm.irecv(got, 0, tag).expect("irecv");
+                    let (whole, status) = request.wait().expect("wait");
+                    got = whole;
+                    status
+                }
+                _ => {
+                    let found = comm.probe(0, tag).expect("probe");
+                    assert_eq!(found.bytes(), n);
+                    comm.recv(&mut got, 0, tag).expect("recv")
+                }
+            };
+            assert_eq!(status.bytes(), n);
+            assert!(got[..n] == pattern(n, round), "round {round}, {n} bytes");
+        }
+        // Every second byte of one is every third of the other.
+        let n = 30_001;
+        let every = |step: usize| {
+            let t = Type::subarray(&[n, step], &[n, 1], &[0, 0], Order::C, &u8::datatype())?;
+            t.commit()
+        };
+        let whole = pattern(3 * n, 5);
+        if comm.rank() == 0 {
+            let thirds = every(3).expect("type");
+            let view = View::new(&whole, 0, &thirds, 1).expect("view");
+            comm.send(&view, 1, 0).expect("send");
+        } else {
+            let (halves, mut got) = (every(2).expect("type"), vec![0u8; 2 * n]);
+            let mut view = ViewMut::new(&mut got, 0, &halves, 1).expect("view");
+            comm.recv(&mut view, 0, 0).expect("recv");
+            let expected = |i: usize| if i % 2 == 0 { whole[i / 2 * 3] } else { 0 };
+            assert!(got.iter().enumerate().all(|(i, byte)| *byte == expected(i)));
         }
     });
 }

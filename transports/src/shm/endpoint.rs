@@ -543,6 +543,16 @@ impl ShmEndpoint {
         Ok(())
     }
 
+    /// Enlarges the ring to a peer, if it is there, and memory and a cell for the change are.
+    #[cold]
+    fn grow_for_parts(&mut self, peer: Peer) -> bool {
+        let destination = self.members[peer as usize] as usize;
+        let ring = self.tx[peer as usize].ring.as_ref();
+        let gone = self.rank.job().death(destination).is_some()
+            || ring.is_some_and(|(ring, ..)| ring.closed());
+        !gone && matches!(self.grow(peer, Level::Large), Ok(true))
+    }
+
     /// Posts a message in parts, of which the peer reads one while the next is written;
     /// `fill` writes a range of its bytes to an address. False: it needs
     /// [`Endpoint::post_with`], and nothing has happened.
@@ -553,13 +563,11 @@ impl ShmEndpoint {
         bytes: usize,
         fill: impl FnMut(Range<usize>, *mut u8),
     ) -> bool {
-        let Some(tx) = self.tx.get_mut(peer as usize) else {
+        let large = |tx: &Tx| matches!(tx.ring, Some((_, _, Level::Large)));
+        let Some(tx) = self.tx.get(peer as usize) else {
             return false;
         };
-        let short = |(_, _, level): &(Producer, u64, Level)| *level < Level::Large;
-        // Without memory, or a cell for the change, it goes another way.
-        if tx.ring.as_ref().is_none_or(short) && !matches!(self.grow(peer, Level::Large), Ok(true))
-        {
+        if !large(tx) && !self.grow_for_parts(peer) {
             return false;
         }
         let tx = &mut self.tx[peer as usize];
