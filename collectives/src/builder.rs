@@ -123,6 +123,16 @@ impl<'a> Builder<'a> {
         buffer
     }
 
+    /// A slot for this rank's contribution, where those of ranks differ.
+    pub fn cell(&mut self) -> Buffer {
+        let buffer = self.slot(1, false);
+        let rank = self.rank;
+        if let Some(last) = self.part.scratch.last_mut() {
+            last.lengths = Lengths::All(rank);
+        }
+        buffer
+    }
+
     /// From here on, which is the first step, flags are words of a segment that the ranks
     /// share, and steps follow one another.
     pub fn in_segment(&mut self) {

@@ -45,7 +45,9 @@ mod synthesis;
 mod topology;
 mod tracks;
 
-pub use algorithms::{Across, Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable};
+pub use algorithms::{
+    Across, Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable, reader_of_cell,
+};
 pub use builder::Builder;
 pub use call::{Association, Call, Expected, Neighbors, Operation};
 pub use check::{Fault, Report, check, check_parts};

@@ -317,7 +317,7 @@ impl Part {
         // Of a vector that is cut, scratch is like one piece of it.
         let of_piece = |s: &Scratch| s.pieces == 1 && s.lengths == Lengths::Rotated(self.rank);
         let cuts = self.cut <= 1 || self.scratch.iter().all(|s| s.slot || of_piece(s));
-        let unlike = call.varying || call.first_side.is_some() || call.operation.of_neighbors();
+        let unlike = call.first_side.is_some() || call.operation.of_neighbors();
         let row = self.pieces_of_row(call);
         row.filter(|_| singles && cuts && !unlike)
     }

@@ -139,7 +139,9 @@ fn calls_in_segment(size: u32) -> impl Iterator<Item = Call> {
             .flat_map(move |root| {
                 let call = Call::new(operation, size).root(root);
                 let in_place = operation.has_in_place().then(|| call.clone().in_place());
-                std::iter::once(call).chain(in_place)
+                let all = std::iter::once(call).chain(in_place);
+                // Contributions that differ have plans with cells.
+                all.flat_map(|call| [call.clone().varying(), call])
             })
     })
 }

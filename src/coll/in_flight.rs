@@ -342,7 +342,8 @@ impl Communicator {
         let mut ask = self.reported(ask)?;
         ask.defers = false;
         if !has_segment(numbers.0, runs.size(), ask.class) {
-            ask.in_any_order();
+            // It is begun in any order.
+            ask.not_in_segment();
         }
         // The round that checks calls comes at each start.
         let asks = !runs.core().checks.has(Check::Collectives);

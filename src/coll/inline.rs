@@ -6,6 +6,7 @@
 //! checked continue as a run, so that errors, reports and deaths have one path. Other ranks see
 //! no difference: the messages are the same.
 
+use super::ask::counts::MIDDLE_BYTES;
 use super::ask::{Ask, key_of};
 use crate::choice::class_of;
 use crate::comm::Communicator;
@@ -13,7 +14,7 @@ use osier_collectives::{Call, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
 use osier_engine::exec::inline::{
-    self, Begun, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Small,
+    self, Begun, Blocks, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Small,
 };
 use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
 use osier_engine::exec::program::{Action, Program};
@@ -433,6 +434,57 @@ impl Communicator {
         }
         let begun = lane.executor.begun(program, taken, tags, &desk);
         Some(begun.map(|begun| (begun, error)))
+    }
+
+    /// Runs a call of contributions that differ to its end: of which this rank has these blocks, if
+    /// it may run here.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn call_blocks(
+        &self,
+        call: &Call,
+        blocks: Option<Blocks<'_>>,
+        ask: impl FnOnce() -> Result<Ask>,
+    ) -> Result<()> {
+        match blocks {
+            Some(blocks) => self.ended(self.run_blocks(call, blocks), ask),
+            None => self.call(ask()?),
+        }
+    }
+
+    /// Takes its steps as far as possible: `None` if that is to its end.
+    fn run_blocks(&self, call: &Call, mut blocks: Blocks<'_>) -> Option<Here> {
+        let core = self.core();
+        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+            return Some(None);
+        }
+        let mut lane = self.lane().lock();
+        let key = key_of(call, class_of(MIDDLE_BYTES));
+        let program = lane.executor.program(key).filter(|_| lane.idle());
+        let Some(program) = program else {
+            return Some(None);
+        };
+        let Some(here) = blocks.in_cells(&program) else {
+            return Some(None);
+        };
+        blocks = here;
+        let Numbers { tags, call } = begin_in_segment(&mut lane, &program);
+        let (actions, row) = (&program.actions, program.row());
+        let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
+        let of = (&actions[..row], call, 0);
+        let (taken, error) = inline::run_in_segment(&mut *lane, of, &mut blocks, wait);
+        // Nothing was sent, and what is received is for a run.
+        let leaves = (&actions[actions.len() - 1..], call, 0);
+        if taken == row && error.is_none() {
+            let (left, _) = inline::run_in_segment(&mut *lane, leaves, &mut blocks, wait);
+            if left == 1 {
+                self.core().after(&mut lane);
+                return None;
+            }
+        }
+        // The step that has failed is the run's to give up.
+        let taken = taken - usize::from(error.is_some());
+        Some(Some((Begun::in_cells(taken, tags), error.map(|(e, _)| e))))
     }
 
     /// The same where flags lie in the ranks' segment, behind the first `taken` steps.

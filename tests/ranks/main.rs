@@ -4,6 +4,7 @@
 //! that hangs (see [`support::on_all`]).
 
 mod bad_input;
+mod blocks;
 mod checks;
 mod closing;
 mod collective_forms;

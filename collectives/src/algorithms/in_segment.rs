@@ -9,6 +9,10 @@
 //! in slices     the same of an own slice of the vector -> raise, await -> the peers' slices
 //! ```
 //!
+//! Where contributions differ, a slot has one cell for each rank that reads of it, of a size that
+//! the number of ranks decides: so a reader finds its own without knowing those of others. A block
+//! that is longer than its cell goes by a message, which the executor adds.
+//!
 //! In one phase nobody waits for readers: a slot stays as it is for the next call, and the
 //! one after that waits for calls before to be over. Of a buffer of the program the last
 //! flags say that all have read it. Operands are combined in the balanced association, each
@@ -31,7 +35,32 @@ use crate::plan::{Buffer, Operand, Region};
 
 /// Whether these plans are for a call.
 pub(super) fn suits(call: &crate::call::Call) -> bool {
-    call.first_side.is_none() && !call.varying && !call.operation.of_neighbors() && call.size > 1
+    call.first_side.is_none() && !call.operation.of_neighbors() && call.size > 1
+}
+
+/// Ranks among which a slot is divided into one cell per reader, at most: cells do not become so
+/// small that all goes by messages.
+const MOST_CELLS: u32 = 64;
+
+/// Whether one phase is for a call of contributions that differ, whose lengths nobody but the
+/// two ranks concerned knows. In place, a block would be sent and received in one place.
+pub(super) fn has_cells(call: &crate::call::Call) -> bool {
+    use Operation as O;
+    let differs = match call.operation {
+        O::Gather | O::Scatter | O::Allgather => true,
+        O::Alltoall => !call.in_place,
+        _ => false,
+    };
+    differs && call.size <= MOST_CELLS
+}
+
+/// The rank that reads a cell of a rank's slot, if it is one.
+pub fn reader_of_cell(call: &crate::call::Call, rank: u32, cell: u32) -> Option<u32> {
+    match call.operation {
+        Operation::Gather => Some(call.root),
+        Operation::Scatter | Operation::Alltoall => Some((cell + rank + 1) % call.size),
+        _ => None,
+    }
 }
 
 /// Who lets whom go on, in one phase of a call.
@@ -57,9 +86,17 @@ fn place(of: u32, reader: u32, size: u32) -> u32 {
     (reader + size - of - 1) % size
 }
 
-/// Copies what others get to their places in this rank's slot, in one run or two.
+/// Copies what others get to their places in this rank's slot, in one run or two; each to its
+/// cell, where they differ.
 fn copy_to_others(b: &mut Builder, input: Buffer, slot: Buffer) {
     let (rank, size) = (b.rank, b.call.size);
+    if b.call.varying {
+        for reader in others(rank, size) {
+            let cell = Region::piece(slot, place(rank, reader, size));
+            b.copy(Region::piece(input, reader), cell);
+        }
+        return;
+    }
     for (first, count) in [(rank + 1, size - rank - 1), (0, rank)] {
         let to = place(rank, first % size, size);
         b.copy(
@@ -211,6 +248,20 @@ pub(super) fn one_phase(b: &mut Builder) {
     let only_root = || std::iter::once(root).filter(move |_| !at_root);
     match call.operation {
         O::Barrier => exchange(b, everybody(), everybody()),
+        O::Scatter if call.varying => {
+            let slot = b.slot(size - 1, false);
+            if at_root {
+                copy_to_others(b, input, slot);
+                exchange(b, everybody(), nobody());
+                if !call.in_place {
+                    b.copy(Region::piece(input, rank), Region::piece(Buffer::Recv, 0));
+                }
+            } else {
+                exchange(b, nobody(), only_root());
+                let cell = Region::piece(slot, place(root, rank, size));
+                b.read_peer(root, cell, Region::piece(Buffer::Recv, 0));
+            }
+        }
         O::Bcast | O::Scatter => {
             let pieces = match call.operation {
                 O::Scatter => size,
@@ -246,7 +297,10 @@ pub(super) fn one_phase(b: &mut Builder) {
         }
         O::Gather | O::Allgather => {
             let own = call.own(rank);
-            let slot = b.slot(1, call.operation == O::Allgather);
+            let slot = match call.varying {
+                true => b.cell(),
+                false => b.slot(1, call.operation == O::Allgather),
+            };
             let reads = at_root || call.operation == O::Allgather;
             let is_read = !at_root || call.operation == O::Allgather;
             if is_read {
@@ -263,7 +317,7 @@ pub(super) fn one_phase(b: &mut Builder) {
             }
         }
         O::Alltoall => {
-            let slot = b.slot(size - 1, true);
+            let slot = b.slot(size - 1, !call.varying);
             copy_to_others(b, input, slot);
             exchange(b, everybody(), everybody());
             for peer in everybody() {

@@ -26,6 +26,7 @@ mod staged;
 mod tree;
 
 pub use hierarchical::{Across, Hierarchy};
+pub use in_segment::reader_of_cell;
 pub use tree::{Family, Tree};
 
 use crate::builder::Builder;
@@ -268,7 +269,9 @@ impl Algorithm {
             Self::OneKernel => exact(&[O::Allreduce]),
             Self::ScatterAllgather => exact(&[O::Bcast]),
             _ if self.in_segment() && !in_segment::suits(call) => None,
+            Self::OnePhase if call.varying && !in_segment::has_cells(call) => None,
             Self::OnePhase => Some(Balanced),
+            Self::Direct | Self::TwoPhases | Self::DirectSlices if call.varying => None,
             Self::Direct if operation == O::Barrier => None,
             Self::Direct => Some(Balanced),
             Self::TwoPhases | Self::DirectSlices => exact(&[O::Allreduce]),
@@ -518,6 +521,7 @@ impl Plan {
         let whole = call.shares_memory()
             || matches!(algorithm, Algorithm::Direct | Algorithm::DirectSlices)
             || call.operation == Operation::Barrier
+            || algorithm == Algorithm::OnePhase && call.varying
             || call.operation == Operation::ReduceScatter && call.first_side.is_some();
         Ok(Self {
             segments: if whole { 1 } else { segments.max(1) },

@@ -24,6 +24,7 @@
 //! Failure as a poisoned input that spreads along the graph: M. Bauer, S. Treichler,
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
+mod cells;
 mod exchange;
 mod segment;
 
@@ -893,7 +894,7 @@ fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, failed_rank: u32) {
         let (action, _) = run.place(instance);
         // What peers read stays.
         let needless = match action {
-            Action::Await { .. } => !run.published,
+            Action::Await { .. } => !run.published && run.program.cells == 0,
             _ => matches!(action, Action::Enter),
         };
         if needless {

@@ -23,6 +23,7 @@
 //! 3. Nobody writes what a rank reads of a call before that rank is done with it: slots by
 //!    invariant 3 of the segment, lent and published memory by the plan's last flags.
 
+use super::cells::{self, Cells};
 use super::inline::Desk;
 use super::operator::Fitted;
 use super::program::Action;
@@ -121,6 +122,19 @@ pub trait Segment {
     /// There is none there.
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory>;
 
+    /// Room of this rank's own of so many bytes: beside the flag, in its page, or elsewhere. What
+    /// goes beside the flag is asked for last.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    fn own_room(&mut self, at: At, bytes: usize) -> Result<*mut u8>;
+
+    /// That of a peer whose flag is raised.
+    ///
+    /// # Errors
+    /// There is none.
+    fn room_of(&mut self, at: At, from: u32, bytes: usize) -> Result<PeerMemory>;
+
     /// Ends a segment of a call, or its last: this rank reads nothing of it any more. A call
     /// that has lent memory ends when its peers do not, either.
     fn leave(&mut self, at: At, last: bool) -> Waited<()>;
@@ -159,6 +173,11 @@ pub trait Places {
     /// Where it lies.
     fn set_slot(&mut self, at: *mut u8);
 
+    /// Cells of the slot, where contributions differ.
+    fn cells(&self) -> Cells {
+        Cells(0)
+    }
+
     /// What combines.
     fn operator(&self) -> Option<Fitted<'_>>;
 }
@@ -168,6 +187,8 @@ pub enum Taken {
     Done,
     /// It waits for this peer.
     Waits(u32),
+    /// What it would take comes by a message.
+    ByMessage,
     /// Its error, and the failed rank of the job.
     Failed(Error, u32),
 }
@@ -351,6 +372,10 @@ pub fn execute<S: Segment, P: Places>(
                 Waited::Failed(e, failed_rank) => Taken::Failed(e, failed_rank),
             }
         }
+        Action::Put { data, cell } => Taken::of(cells::put((data, cell), at, segment, places)),
+        Action::Take { from, cell, into } => cells::take((from, cell, into), at, segment, places),
+        // For who has found that there is one.
+        Action::SendLong { .. } | Action::ReceiveLong { .. } => Taken::ByMessage,
         Action::Send { .. }
         | Action::Receive { .. }
         | Action::Combine { .. }
@@ -427,7 +452,7 @@ pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
 ///
 /// # Errors
 /// The lengths differ, or the peer's memory cannot be read.
-fn unpack(from: &Source, to: &RawView) -> Result<()> {
+pub(super) fn unpack(from: &Source, to: &RawView) -> Result<()> {
     let bytes = to.bytes();
     with_warm(ATTACH_BYTES.min(bytes), |warm| {
         let mut at = 0;
@@ -499,10 +524,16 @@ impl Source {
             && takes
             && bytes >= LEAST_TAKEN
         {
-            // SAFETY: invariant 3.
-            unsafe { memory.take_lines(*offset, bytes) };
+            take_lines(memory, *offset, bytes);
         }
     }
+}
+
+/// Takes the lines of what was read of a peer's slot, which nobody else reads.
+#[inline]
+pub(super) fn take_lines(memory: &PeerMemory, at: usize, bytes: usize) {
+    // SAFETY: invariant 3.
+    unsafe { memory.take_lines(at, bytes) };
 }
 
 /// `into = left op right`, of which operands are read where they lie, block by block.

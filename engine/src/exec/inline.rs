@@ -15,11 +15,13 @@
 //! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`], and in a segment as many lines
 //!    as its pieces need; a run that takes up the program copies scratch to its own.
 
+mod blocks;
 mod desk;
 
+pub use self::blocks::{Blocks, Side};
 pub use self::desk::{Desk, InSegment, Room, Small};
 
-use super::in_segment::{self, At, IN_ORDER, Segment};
+use super::in_segment::{self, At, IN_ORDER, Places, Segment};
 use super::memory::{Memory, longest_share};
 use super::program::Action;
 use super::step::{self, Messages, Taken};
@@ -234,10 +236,10 @@ pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Opt
 pub fn run_in_segment<S: Segment>(
     segment: &mut S,
     (actions, call, mut taken): (&[Action], u32, usize),
-    desk: &mut Desk<'_>,
+    desk: &mut impl Places,
     mut wait: impl FnMut(&mut S, u32, u32) -> bool,
 ) -> (usize, Option<(Error, u32)>) {
-    for number in 0..desk.cut_into() as u16 {
+    for number in 0..desk.segments() as u16 {
         let at = At {
             of: IN_ORDER,
             call,
@@ -256,6 +258,8 @@ pub fn run_in_segment<S: Segment>(
                             return (taken, None);
                         }
                     }
+                    // A run sends and receives.
+                    in_segment::Taken::ByMessage => return (taken, None),
                     in_segment::Taken::Failed(e, failed_rank) => {
                         return (taken + 1, Some((e, failed_rank)));
                     }

@@ -9,7 +9,7 @@ use super::graph::{Edge, Graph};
 use super::inline::InlineSchedule;
 use super::program::{Action, Program, RunsOn, SEGMENT_TAGS};
 use crate::error::{Error, ErrorKind, Result};
-use osier_collectives::{Buffer, Call, Operation, Part, Region, Step};
+use osier_collectives::{Buffer, Call, Operation, Part, Region, Step, reader_of_cell};
 use std::collections::HashMap;
 
 /// Rounds of a phase in a plan's tags.
@@ -29,8 +29,10 @@ fn tag(of_plan: u32) -> u32 {
 /// # Errors
 /// If the part reads the memory of other ranks, and has no flags in a segment.
 pub fn lower(call: &Call, part: &Part) -> Result<Program> {
-    if part.in_segment {
-        return Ok(in_segment(call, part));
+    match (part.in_segment, call.varying) {
+        (true, true) => return Ok(with_cells(call, part)),
+        (true, false) => return Ok(in_segment(call, part)),
+        (false, _) => {}
     }
     let nothing = Region::run(Buffer::Recv, 0, 0);
     // Where a piece is does not hang on how many there are.
@@ -234,6 +236,84 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         changes_hands: part.scratch.iter().any(|s| s.changes_hands),
         one_reader: part.scratch.iter().any(|s| s.one_reader),
         publishes,
+        ..Program::default()
+    }
+}
+
+/// The same of contributions that differ: each slot has cells, and what is longer than its cell is
+/// a message. Messages leave behind the flag, and come when the length was read.
+fn with_cells(call: &Call, part: &Part) -> Program {
+    let phase = |tag: u32| (tag / ROUNDS) as u16;
+    let message = tag(ROUNDS);
+    let mut actions = vec![Action::Enter];
+    let (mut sends, mut receives) = (Vec::new(), Vec::new());
+    for step in part.steps() {
+        let action = match *step {
+            Step::Raise { tag, .. } => Action::Raise { phase: phase(tag) },
+            Step::Await { from, tag } => Action::Await {
+                from,
+                phase: phase(tag),
+            },
+            Step::Copy { from, to } if matches!(to.buffer, Buffer::Scratch(_)) => {
+                let (data, cell) = (from, to.first);
+                if let Some(to) = reader_of_cell(call, part.rank, cell) {
+                    sends.push(Action::SendLong {
+                        to,
+                        tag: message,
+                        data,
+                        cell,
+                    });
+                }
+                Action::Put { data, cell }
+            }
+            Step::Copy { from, to } => Action::Copy { from, to },
+            Step::Read { from, data, into } => {
+                let cell = data.first;
+                receives.push((
+                    actions.len() as u32,
+                    Action::ReceiveLong {
+                        from,
+                        tag: message,
+                        cell,
+                        into,
+                    },
+                ));
+                Action::Take { from, cell, into }
+            }
+            // Such plans have none.
+            Step::Send { .. } | Step::Recv { .. } | Step::Combine { .. } | Step::Fold { .. } => {
+                continue;
+            }
+        };
+        if actions.last() != Some(&action) {
+            actions.push(action);
+        }
+    }
+    let row = actions.len() as u32;
+    let raised = actions
+        .iter()
+        .position(|a| matches!(a, Action::Raise { .. }));
+    let edge = |step: u32| Edge { step, lag: 0 };
+    let mut before: Vec<Vec<Edge>> = vec![Vec::new()];
+    before.extend((1..row).map(|step| vec![edge(step - 1)]));
+    for action in sends {
+        before.push(raised.map(|at| edge(at as u32)).into_iter().collect());
+        actions.push(action);
+    }
+    for (taken, action) in receives {
+        before.push(vec![edge(taken)]);
+        actions.push(action);
+    }
+    let messages = row..actions.len() as u32;
+    before.push(std::iter::once(row - 1).chain(messages).map(edge).collect());
+    actions.push(Action::Leave);
+    Program {
+        graph: Graph::new(1, before.into_iter()),
+        actions,
+        cut: 1,
+        in_segment: true,
+        one_reader: part.scratch.iter().any(|s| s.one_reader),
+        cells: part.scratch.iter().find(|s| s.slot).map_or(1, |s| s.pieces),
         ..Program::default()
     }
 }

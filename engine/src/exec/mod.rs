@@ -7,6 +7,7 @@
 //! step                            rules of a step, for the executor and inline schedules
 //! executor                        runs in flight: steps become operations of a lane
 //! in_segment                      steps of ranks that share a segment: flags and peers' memory
+//! cells           contributions of different lengths there
 //! inline                          short plans, run within a blocking call
 //! inbox                           where ranks write for reductions in one kernel each
 //! one_kernel                      reductions that are one kernel of each rank
@@ -25,6 +26,7 @@
 //! 3. Starting a run of a program that was run before allocates nothing, unless its
 //!    messages have gaps or lie in several pieces.
 
+pub mod cells;
 pub mod executor;
 pub mod foreign;
 pub mod graph;

@@ -43,6 +43,24 @@ pub enum Action {
         right: Operand,
         into: Region,
     },
+    /// Copies a block to a cell of the slot, whose length its reader knows.
+    Put { data: Region, cell: u32 },
+    /// Copies a peer's block from its cell.
+    Take { from: u32, cell: u32, into: Region },
+    /// Sends a block that is longer than its cell, if it is.
+    SendLong {
+        to: u32,
+        tag: u32,
+        data: Region,
+        cell: u32,
+    },
+    /// Receives a block that is longer than its cell, if it is.
+    ReceiveLong {
+        from: u32,
+        tag: u32,
+        cell: u32,
+        into: Region,
+    },
     /// Ends a call in the ranks' segment.
     Leave,
 }
@@ -93,6 +111,8 @@ pub struct Program {
     pub lends: bool,
     /// Peers read this rank's buffers.
     pub publishes: bool,
+    /// Cells of a slot, where contributions differ; 0 where they do not.
+    pub cells: u32,
 }
 
 impl Program {
@@ -115,6 +135,15 @@ impl Program {
             // Never on devices.
             _ => false,
         })
+    }
+
+    /// Steps that follow one another from the first on; those behind them are messages of cells, but
+    /// for the last.
+    pub fn row(&self) -> usize {
+        let message =
+            |a: &Action| matches!(a, Action::SendLong { .. } | Action::ReceiveLong { .. });
+        let messages = self.actions.iter().position(message);
+        messages.unwrap_or(self.actions.len().saturating_sub(1))
     }
 
     /// Whether a step sends while nothing keeps the rank from receiving.

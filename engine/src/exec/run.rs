@@ -17,6 +17,7 @@
 //!    twice; pieces of a buffer do not overlap, and the buffers of a call are borrowed
 //!    apart.
 
+use super::cells::Cells;
 use super::graph::Schedule;
 use super::in_segment::{self, Contiguous, IN_ORDER, Source};
 use super::memory::Memory;
@@ -217,6 +218,10 @@ pub struct Run {
     pub number_of: u32,
     /// It has told peers there where its buffers lie.
     pub published: bool,
+    /// Its flag there says that it has not failed.
+    pub raised: bool,
+    /// Peers whose flags of that kind will not come, by bits, where contributions differ.
+    pub lacks: u64,
     /// It waits for this peer's flag there, in this instance.
     pub awaits: Option<(u32, u32)>,
 }
@@ -263,6 +268,8 @@ impl Run {
         self.number = 0;
         self.number_of = IN_ORDER;
         self.published = false;
+        self.raised = false;
+        self.lacks = 0;
         self.awaits = None;
     }
 
@@ -316,6 +323,11 @@ impl Run {
     pub fn crosses(&self, instance: u32) -> bool {
         let steps = self.program.graph.steps().max(1);
         self.program.crosses(instance % steps)
+    }
+
+    /// Bytes of a region of its buffers, which is not cut.
+    pub fn bytes_of(&self, data: Region) -> usize {
+        self.memory.view(data, 0).bytes()
     }
 
     /// Completes an instance.
@@ -533,6 +545,10 @@ impl in_segment::Places for Run {
 
     fn set_slot(&mut self, at: *mut u8) {
         self.memory.set_slot(at);
+    }
+
+    fn cells(&self) -> Cells {
+        Cells(self.program.cells)
     }
 
     fn operator(&self) -> Option<Fitted<'_>> {

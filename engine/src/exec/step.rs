@@ -99,6 +99,10 @@ pub fn execute<M: Messages>(
         | Action::Await { .. }
         | Action::Read { .. }
         | Action::Fold { .. }
+        | Action::Put { .. }
+        | Action::Take { .. }
+        | Action::SendLong { .. }
+        | Action::ReceiveLong { .. }
         | Action::Leave => Err(Error::new(
             ErrorKind::Unavailable,
             "a step of devices, or of a segment, in a plan of messages",

@@ -79,6 +79,11 @@ fn set_of(at: At) -> usize {
     ((at.call ^ u32::from(at.segment)) & 1) as usize
 }
 
+#[cold]
+fn no_segment() -> Error {
+    Error::new(ErrorKind::Closed, "the segment is not there")
+}
+
 /// Bits of progress for phases.
 const PHASES: u16 = 8;
 
@@ -463,7 +468,14 @@ impl Segment for Lane {
         let set = set_of(at);
         let collective = match self.port.links.collective(at.of) {
             Ok(Some(collective)) => collective,
-            Ok(None) => return Waited::For(from),
+            Ok(None) => {
+                // Of a rank that has failed before it entered.
+                let failed = self.failed_without_flag(at);
+                return match failed.or_else(|| self.lost_in_segment(from)) {
+                    Some((e, failed_rank)) => Waited::Failed(e, failed_rank),
+                    None => Waited::For(from),
+                };
+            }
             Err(e) => return Waited::Failed(Error::from(e), NOBODY),
         };
         let raised = match collective.flag(from, set) {
@@ -525,7 +537,7 @@ impl Segment for Lane {
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory> {
         let turn = self.port.calls_in(at.of).turn(at);
         let Some(collective) = self.port.links.collective(at.of)? else {
-            return Err(Error::new(ErrorKind::Closed, "the segment is not there"));
+            return Err(no_segment());
         };
         let memory = match part {
             Part::Slot(bytes) => {
@@ -544,6 +556,25 @@ impl Segment for Lane {
                 self.port.links.peer_memory(from, place, end)
             }
         };
+        memory.map_err(|e| self.overwritten_in_segment(from, e))
+    }
+
+    #[inline]
+    fn own_room(&mut self, at: At, bytes: usize) -> Result<*mut u8> {
+        let Some(collective) = self.port.links.collective(at.of)? else {
+            return Err(no_segment());
+        };
+        collective
+            .own_slot(set_of(at), bytes, 0)?
+            .map_err(|_| no_segment())
+    }
+
+    #[inline]
+    fn room_of(&mut self, at: At, from: u32, bytes: usize) -> Result<PeerMemory> {
+        let Some(collective) = self.port.links.collective(at.of)? else {
+            return Err(no_segment());
+        };
+        let memory = collective.slot_of(from, set_of(at), bytes, 0);
         memory.map_err(|e| self.overwritten_in_segment(from, e))
     }
 

@@ -13,13 +13,14 @@ use osier_engine::exec::memory::{Buffers, Pieces, Sizes};
 use osier_engine::exec::run::Combiner;
 use osier_engine::view::RawView;
 use osier_kernels::Driver;
+use osier_transports::shm::SLOT_BYTES;
 use std::ops::Range;
 
 /// Counts and displacements, in elements, of one block per rank.
 pub(crate) type Blocks<'a> = (&'a [usize], &'a [usize]);
 
 /// Bytes for which calls of unknown size are planned.
-const MIDDLE_BYTES: usize = 1024;
+pub(crate) const MIDDLE_BYTES: usize = 1024;
 
 /// Packed bytes of an element.
 pub(crate) fn element(view: &RawView) -> Result<usize> {
@@ -122,6 +123,16 @@ impl Ask {
         };
         Ask::new(self.name, call, each, buffers).failed(self.error)
     }
+}
+
+/// Whether all blocks that all ranks read have room in their slots, as all ranks know.
+#[inline]
+pub(crate) fn in_slots(recv: &RawView, counts: &[usize]) -> bool {
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let bytes = recv
+        .element_bytes()
+        .and_then(|bytes| bytes.checked_mul(most));
+    bytes.is_some_and(|bytes| bytes <= SLOT_BYTES)
 }
 
 fn placed(view: RawView, ranges: Result<Vec<Range<usize>>>) -> Result<Pieces> {
@@ -249,11 +260,15 @@ impl Communicator {
             },
         };
         let each = self.equal_blocks(counts).zip(recv.element_bytes());
-        let ask = listed("allgatherv", call, send, placed(recv, all), sizes);
-        Ok(match each {
-            Some((count, bytes)) => ask.of_equal_blocks(count.saturating_mul(bytes)),
-            None => ask,
-        })
+        let fits = in_slots(&recv, counts);
+        let mut ask = listed("allgatherv", call, send, placed(recv, all), sizes);
+        if let Some((count, bytes)) = each {
+            return Ok(ask.of_equal_blocks(count.saturating_mul(bytes)));
+        }
+        if !fits {
+            ask.not_in_segment();
+        }
+        Ok(ask)
     }
 
     pub(crate) fn alltoallv_ask(

@@ -227,8 +227,8 @@ impl Ask {
         self.key = (self.key & !IN_ONE_KERNEL) | if may { IN_ONE_KERNEL } else { 0 };
     }
 
-    /// It is begun in any order, so that its messages need tags of their own.
-    pub fn in_any_order(&mut self) {
+    /// Its plan has no flags in a segment.
+    pub fn not_in_segment(&mut self) {
         self.in_segment = false;
         self.key |= NOT_IN_SEGMENT;
     }

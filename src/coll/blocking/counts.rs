@@ -3,15 +3,35 @@
 //! Blocks are given by counts and displacements in elements: of a slice in its own, of a
 //! view in instances of its layout.
 
+use crate::coll::ask::counts::in_slots;
 use crate::coll::ask::{Contribution, Destination, given, wanted};
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::{Call, Operation};
 use osier_engine::error::Result;
+use osier_engine::exec::inline::{Blocks, Side};
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;
 use osier_engine::trace::event::{ANY, Kind};
 use osier_engine::view::{Buffer, BufferMut, RawView};
+
+/// No buffer.
+const NO_BLOCKS: Side<'_> = Side {
+    at: std::ptr::null_mut(),
+    bytes: 0,
+    counts: &[],
+    displacements: &[],
+};
+
+/// A buffer that is one block.
+fn one(view: &RawView) -> Option<Side<'static>> {
+    Some(Side {
+        at: view.as_contiguous()?,
+        bytes: view.bytes(),
+        counts: &[1],
+        displacements: &[0],
+    })
+}
 
 fn bytes(view: Option<&RawView>) -> usize {
     view.map_or(0, RawView::bytes)
@@ -64,8 +84,22 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Gather, ANY, ANY, bytes(send.as_ref()));
-        let ask = self.gatherv_ask(send, Some(recv), counts, displacements, root.into());
-        let result = self.call_ask(ask);
+        let root = root.into();
+        let mut call = Call::new(Operation::Gather, self.size() as u32).varying();
+        let mut here = None;
+        if let Ok(Some(to)) = root.check(self.size())
+            && let Some(send) = &send
+        {
+            call = call.root(to);
+            let recv = match self.rank() as u32 == to {
+                true => self.side(&recv, counts, displacements, true),
+                false => Some(NO_BLOCKS),
+            };
+            here = one(send).zip(recv);
+        }
+        let here = here.map(|(send, recv)| Blocks::new(send, recv));
+        let ask = || self.gatherv_ask(send, Some(recv), counts, displacements, root);
+        let result = self.call_blocks(&call, here, ask);
         self.reported(result.map_err(|e| e.context("gatherv")))
     }
 
@@ -86,8 +120,24 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), wanted(recv));
         let _span = self.span(Kind::Scatter, ANY, ANY, bytes(recv.as_ref()));
-        let ask = self.scatterv_ask(send, recv, counts, displacements, root.into());
-        let result = self.call_ask(ask);
+        let root = root.into();
+        let mut call = Call::new(Operation::Scatter, self.size() as u32).varying();
+        let mut here = None;
+        if let Ok(Some(of)) = root.check(self.size())
+            && let Some(recv) = &recv
+        {
+            call = call.root(of);
+            let send = match self.rank() as u32 == of {
+                true => (send.as_ref())
+                    .and_then(|send| self.side(send, counts, displacements, false))
+                    .filter(|send| send.counts[self.rank()] * send.bytes == recv.bytes()),
+                false => Some(NO_BLOCKS),
+            };
+            here = send.zip(one(recv));
+        }
+        let here = here.map(|(send, recv)| Blocks::new(send, recv));
+        let ask = || self.scatterv_ask(send, recv, counts, displacements, root);
+        let result = self.call_blocks(&call, here, ask);
         self.reported(result.map_err(|e| e.context("scatterv")))
     }
 
@@ -132,8 +182,19 @@ impl Communicator {
         let each = row.and_then(|count| recv.element_bytes()?.checked_mul(count));
         let own = send.as_ref().map(|send| (send, 1));
         let small = each.and_then(|each| self.small_pieces(own, Some((&recv, self.size())), each));
+        let differs = self.equal_blocks(counts).is_none();
+        let here =
+            (send.as_ref().filter(|_| differs && in_slots(&recv, counts))).and_then(|send| {
+                let own = one(send)?;
+                let recv = self.side(&recv, counts, displacements, true)?;
+                let alike = recv.counts[self.rank()] * recv.bytes == send.bytes();
+                alike.then(|| Blocks::new(own, recv))
+            });
         let ask = || self.allgatherv_ask(send, Some(recv), counts, displacements);
-        let result = self.call_small(&call, small, ask);
+        let result = match here {
+            Some(_) => self.call_blocks(&call.varying(), here, ask),
+            None => self.call_small(&call, small, ask),
+        };
         self.reported(result.map_err(|e| e.context("allgatherv")))
     }
 
@@ -154,8 +215,18 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, bytes(send.as_ref()));
-        let ask = self.alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
-        let result = self.call_ask(ask);
+        let call = Call::new(Operation::Alltoall, self.size() as u32).varying();
+        let here = send.as_ref().and_then(|send| {
+            let from = self.side(send, send_blocks.0, send_blocks.1, false)?;
+            let into = self.side(&recv, recv_blocks.0, recv_blocks.1, true)?;
+            let (own, rank) = (
+                |side: &Side<'_>, rank: usize| side.counts[rank] * side.bytes,
+                self.rank(),
+            );
+            (own(&from, rank) == own(&into, rank)).then(|| Blocks::new(from, into))
+        });
+        let ask = || self.alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
+        let result = self.call_blocks(&call, here, ask);
         self.reported(result.map_err(|e| e.context("alltoallv")))
     }
 
@@ -204,6 +275,25 @@ impl Communicator {
             }
         };
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
+    }
+
+    /// The blocks of a buffer without gaps, in a call within one group; none of what a run looks at.
+    #[inline]
+    fn side<'a>(
+        &self,
+        view: &RawView,
+        counts: &'a [usize],
+        displacements: &'a [usize],
+        apart: bool,
+    ) -> Option<Side<'a>> {
+        let side = Side {
+            at: view.as_contiguous()?,
+            bytes: view.element_bytes()?,
+            counts,
+            displacements,
+        };
+        let lies = side.lies_in(self.size(), view.bytes(), apart);
+        (lies && !self.is_inter()).then_some(side)
     }
 
     /// The count of each block, if all are equal and lie one behind the other, and plans are those

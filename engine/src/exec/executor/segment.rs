@@ -1,5 +1,6 @@
 //! Steps of plans whose ranks share a segment: see [`crate::exec::in_segment`].
 
+use super::cells::message_of_cell;
 use super::{Driver, NOBODY, fail, go_on, put_back};
 use crate::exec::in_segment::{self, At, Waited};
 use crate::exec::program::Action;
@@ -15,6 +16,9 @@ pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u
         segment: segment as u16,
     };
     let taken = match (action, run.phase == Phase::Failing) {
+        (Action::SendLong { .. } | Action::ReceiveLong { .. }, _) => {
+            return message_of_cell(driver, run, (instance, at), action);
+        }
         (Action::Leave, _) => in_segment::execute(&action, at, driver, run),
         (Action::Raise { .. }, true) => match driver.may_raise(at) {
             Waited::For(peer) => in_segment::Taken::Waits(peer),
@@ -23,10 +27,15 @@ pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u
                 in_segment::Taken::Done
             }
         },
-        (Action::Await { from, phase }, true) if run.published => {
+        // Peers read what it has published, or will send what is longer than their cells.
+        (Action::Await { from, phase }, true) if run.published || run.program.cells > 0 => {
             match driver.flag(at, from, phase) {
                 Waited::For(peer) => in_segment::Taken::Waits(peer),
-                Waited::Done(_) | Waited::Failed(..) => in_segment::Taken::Done,
+                Waited::Done(_) => in_segment::Taken::Done,
+                Waited::Failed(..) => {
+                    run.lacks |= 1u64.checked_shl(from).unwrap_or(0);
+                    in_segment::Taken::Done
+                }
             }
         }
         (_, true) => in_segment::Taken::Done,
@@ -44,8 +53,9 @@ pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u
         (_, false) => in_segment::execute(&action, at, driver, run),
     };
     match taken {
-        in_segment::Taken::Done => {
+        in_segment::Taken::Done | in_segment::Taken::ByMessage => {
             run.published |= matches!(action, Action::Publish { .. });
+            run.raised |= matches!(action, Action::Raise { .. }) && run.phase == Phase::Running;
             run.complete(instance);
         }
         in_segment::Taken::Waits(peer) => {
@@ -57,6 +67,9 @@ pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u
             }
         }
         in_segment::Taken::Failed(e, failed_rank) => {
+            if let Action::Await { from, .. } = action {
+                run.lacks |= 1u64.checked_shl(from).unwrap_or(0);
+            }
             run.complete(instance);
             fail(driver, run, e, failed_rank);
         }

@@ -1,5 +1,7 @@
 //! The executor without a lane: ranks as values, messages in queues, ends in any order.
 
+mod cells;
+
 use super::*;
 use crate::exec::in_segment::{FAILED, Part, Waited};
 use crate::exec::lower::lower;
@@ -81,6 +83,7 @@ struct InSegment {
     over: u16,
     left: bool,
     slots: [Box<[u8]>; 2],
+    rooms: [Box<[u8]>; 2],
 }
 
 impl InSegment {
@@ -92,11 +95,22 @@ impl InSegment {
             over: 0,
             left: false,
             slots: [(); 2].map(|()| vec![0u8; SLOT].into()),
+            rooms: [(); 2].map(|()| vec![0u8; SLOT + (4 << 10)].into()),
         }
     }
 }
 
 const SLOT: usize = 1 << 16;
+
+/// Room beside a flag, in a page, or elsewhere.
+fn room(rooms: &mut [u8], bytes: usize) -> *mut u8 {
+    let at = match bytes {
+        0..=32 => 0,
+        33..=1856 => 64,
+        _ => 4 << 10,
+    };
+    rooms[at..].as_mut_ptr()
+}
 
 fn set_of(at: At) -> usize {
     usize::from(at.segment % 2)
@@ -320,6 +334,24 @@ impl Segment for Rank {
 
     fn turns_anew(&mut self, _: u32) {}
 
+    fn own_room(&mut self, at: At, bytes: usize) -> Result<*mut u8> {
+        if self.fails() {
+            return Err(Error::new(ErrorKind::System, "no memory"));
+        }
+        let own = &mut self.net.borrow_mut().segment[self.own as usize];
+        Ok(room(&mut own.rooms[set_of(at)], bytes))
+    }
+
+    fn room_of(&mut self, at: At, from: u32, bytes: usize) -> Result<PeerMemory> {
+        if self.fails() {
+            return Err(Error::new(ErrorKind::System, "a read that fails"));
+        }
+        let of = &mut self.net.borrow_mut().segment[from as usize];
+        let start = room(&mut of.rooms[set_of(at)], bytes);
+        // SAFETY: invariant 2 of `run`: the test keeps rooms until all are complete.
+        Ok(unsafe { PeerMemory::writable(start, bytes) })
+    }
+
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory> {
         if self.fails() {
             return Err(Error::new(ErrorKind::System, "a read that fails"));
@@ -512,14 +544,6 @@ fn play_with_death(
 ) -> Option<(Vec<Result<Vec<u8>>>, usize)> {
     let call = Call::new(Operation::Allreduce, size);
     let plan = Plan::new(call, algorithm, segments).ok()?;
-    let net = Rc::new(RefCell::new(Net {
-        random: Random(seed),
-        queues: BTreeMap::new(),
-        sinks: BTreeMap::new(),
-        fails_in,
-        segment: (0..size).map(|_| InSegment::new()).collect(),
-        dead: None,
-    }));
     let bytes = elements * UNIT;
     let number_of = |rank: u32, at: usize| u64::from(rank + 1) * 1000 + at as u64;
     let mut inputs: Vec<Vec<u8>> = (0..size)
@@ -530,8 +554,46 @@ fn play_with_death(
         })
         .collect();
     let mut outputs = vec![vec![0u8; bytes]; size as usize];
+    let view = |bytes: &mut Vec<u8>| Pieces::Cut(RawView::untyped(bytes.as_mut_ptr(), bytes.len()));
+    let buffers = inputs
+        .iter_mut()
+        .zip(&mut outputs)
+        .map(|(send, recv)| Buffers {
+            send: view(send),
+            recv: view(recv),
+            sizes: Sizes::Cut(bytes),
+            unit: UNIT,
+        });
+    let sum = || {
+        let sum = Combiner::Owned(Arc::new(Sum));
+        Some((sum, Fit::of_unit(UNIT, Association::Any)))
+    };
+    let (ends, left) = play_plan(&plan, buffers.collect(), sum, seed, (fails_in, dies));
+    let results =
+        (ends.into_iter()).map(|(rank, end)| end.map(|()| outputs[rank as usize].clone()));
+    Some((results.collect(), left))
+}
+
+/// Runs a plan on all ranks, of these buffers, to its end: how each rank's run has ended, and what
+/// is left in the net.
+fn play_plan(
+    plan: &Plan,
+    buffers: Vec<Buffers>,
+    combiner: impl Fn() -> Option<(Combiner, Fit)>,
+    seed: u64,
+    (fails_in, dies): (Option<usize>, Option<(u32, usize)>),
+) -> (Vec<(u32, Result<()>)>, usize) {
+    let size = plan.call().size;
+    let net = Rc::new(RefCell::new(Net {
+        random: Random(seed),
+        queues: BTreeMap::new(),
+        sinks: BTreeMap::new(),
+        fails_in,
+        segment: (0..size).map(|_| InSegment::new()).collect(),
+        dead: None,
+    }));
     let mut ranks: Vec<(Rank, u32)> = Vec::new();
-    for rank in 0..size {
+    for (rank, buffers) in (0..size).zip(buffers) {
         let mut driver = Rank {
             own: rank,
             executor: Executor::default(),
@@ -543,22 +605,11 @@ fn play_with_death(
             failed_rank: NOBODY,
             devices: Arc::default(),
         };
-        let view =
-            |bytes: &mut Vec<u8>| Pieces::Cut(RawView::untyped(bytes.as_mut_ptr(), bytes.len()));
-        let buffers = Buffers {
-            send: view(&mut inputs[rank as usize]),
-            recv: view(&mut outputs[rank as usize]),
-            sizes: Sizes::Cut(bytes),
-            unit: UNIT,
-        };
         let program = lower(plan.call(), &plan.part(rank)).expect("a program");
         let mut run = driver.executor.spare_run();
         run.memory.begin(&program, buffers, None).expect("memory");
         run.program = Arc::new(program);
-        run.combiner = Some((
-            Combiner::Owned(Arc::new(Sum)),
-            Fit::of_unit(UNIT, Association::Any),
-        ));
+        run.combiner = combiner();
         run.tags = driver.executor.next_tags();
         let id = begin(&mut driver, run, None).expect("a run");
         ranks.push((driver, id));
@@ -579,14 +630,13 @@ fn play_with_death(
     }
     let mut results = Vec::new();
     for (driver, id) in &mut ranks {
-        let at = driver.own as usize;
         let end = take(driver, *id).expect("the run is over");
         assert!(driver.pending.is_empty() && driver.executor.is_empty());
-        results.push(end.result.map(|()| outputs[at].clone()));
+        results.push((driver.own, end.result));
     }
     let net = net.borrow();
     let left = net.queues.values().map(VecDeque::len).sum::<usize>();
-    Some((results, left + net.sinks.values().sum::<usize>()))
+    (results, left + net.sinks.values().sum::<usize>())
 }
 
 fn cases() -> impl Iterator<Item = (Algorithm, u32, u32)> {
