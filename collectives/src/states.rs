@@ -22,8 +22,8 @@ use crate::choose::{Candidate, Choice, MOST_INSTANCES, choose, copies_ns, in_one
 use crate::cost::{Machine, Model, Sizes};
 use crate::search::{BEHIND, Search, steps};
 
-/// Where all that is to be played in other states has at most so many instances of steps, some
-/// milliseconds, none is left out.
+/// Maximum number of step instances, some milliseconds of work, that are all played in the other
+/// states; of more, some plans are left out.
 const MOST_UNPRUNED: u64 = 1 << 16;
 
 /// A plan and its predicted times, by state; none where it was not played.

@@ -270,8 +270,8 @@ impl Drop for OwnSegment {
     }
 }
 
-/// Pages of the segments that a communicator's persistent calls have: of so many calls, as all
-/// ranks know.
+/// Most pages of the segments of a communicator's persistent calls, by which all ranks know
+/// which calls have one.
 const MOST_PAGES: usize = 4096;
 /// The same of calls whose slots may lie elsewhere, of 64 KiB for each set.
 const MOST_LONG: usize = 512;

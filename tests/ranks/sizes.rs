@@ -147,7 +147,13 @@ fn messages_in_parts_meet_every_receive() {
             let (halves, mut got) = (every(2).expect("type"), vec![0u8; 2 * n]);
             let mut view = ViewMut::new(&mut got, 0, &halves, 1).expect("view");
             comm.recv(&mut view, 0, 0).expect("recv");
-            let expected = |i: usize| if i.is_multiple_of(2) { whole[i / 2 * 3] } else { 0 };
+            let expected = |i: usize| {
+                if i.is_multiple_of(2) {
+                    whole[i / 2 * 3]
+                } else {
+                    0
+                }
+            };
             assert!(got.iter().enumerate().all(|(i, byte)| *byte == expected(i)));
         }
     });

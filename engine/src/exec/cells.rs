@@ -35,11 +35,11 @@ const HEAD_BYTES: usize = 8;
 /// Of a block beside a flag.
 const BESIDE_BYTES: usize = BESIDE_FLAG_BYTES - HEAD_BYTES;
 
-/// The cells of a slot: so many.
+/// The number of cells of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells(pub u32);
 
-/// Where a block lies: in a room of so many bytes, from this one on.
+/// Where a block lies: at byte `at` of a room of `room` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Room { room: usize, at: usize },
@@ -56,7 +56,7 @@ impl Cells {
         }
     }
 
-    /// Where a block of so many bytes lies.
+    /// Where a block of `bytes` bytes lies.
     #[inline]
     pub fn place(self, cell: u32, bytes: usize) -> Place {
         let (cells, at) = (self.0.max(1) as usize, cell as usize);

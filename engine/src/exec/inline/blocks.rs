@@ -28,8 +28,8 @@ impl Side<'_> {
         start..start + self.counts[piece] * self.bytes
     }
 
-    /// Whether there are so many blocks, inside of a buffer of `length` bytes, and, where they are
-    /// written, in order and apart. Others are for a run.
+    /// Whether there are `blocks` blocks inside of a buffer of `length` bytes; those that are
+    /// written must be in order and `apart`. Others are for a run.
     #[inline]
     pub fn lies_in(&self, blocks: usize, length: usize, apart: bool) -> bool {
         let mut end = 0usize;

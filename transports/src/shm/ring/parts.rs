@@ -34,7 +34,7 @@ pub(crate) const PART_BYTES: usize = 4 << 10;
 /// Loads of a part's cell before its consumer goes about something else.
 const PATIENCE: u32 = if cfg!(loom) { 1 } else { 400 };
 
-/// Cells of a message of so many bytes.
+/// Cells of a message of `bytes` bytes.
 fn cells(bytes: usize) -> u64 {
     1 + bytes.div_ceil(PART_BYTES).max(1) as u64
 }
