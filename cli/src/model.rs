@@ -446,8 +446,8 @@ pub fn states(lines_ns: &[Option<f64>]) -> Option<String> {
             "costs were measured where a line takes {first} from core to core"
         )),
         (_, others) => Some(format!(
-            "predicted where a line takes {first} from core to core; chosen to lose least there\n\
-             and at {}",
+            "predicted where a line takes {first} from core to core;\n\
+             chosen to lose least there and at {}",
             others.join(" and ")
         )),
     }

@@ -142,6 +142,12 @@ impl Links {
         }
     }
 
+    /// Whether a peer reads a long message while it is written.
+    #[inline]
+    pub fn has_parts(&self, peer: Peer) -> bool {
+        peer != self.own && matches!(&self.remote, Remote::Shm(_))
+    }
+
     /// Posts a message of which the peer reads one part while the next is written: `fill`
     /// writes a range of its bytes to an address. False: it needs [`Links::post_with`].
     #[inline]

@@ -23,7 +23,7 @@
 //! kernel goes from layout to layout here, which needs no fragments at all.
 
 use super::Protocol;
-use super::cost::{IN_PARTS_BYTES, LinkCosts, MIN_FRAGMENT_BYTES};
+use super::cost::{LinkCosts, MIN_FRAGMENT_BYTES};
 use super::device::{Between, Class, End, Model, Pipeline, Predicted, Space};
 use super::reach::{Placement, Reach, supported};
 use super::states;
@@ -238,7 +238,7 @@ fn eager(rules: &Rules, m: &Message) -> Able {
         Space::Host => {
             let eager = rules.model.link.eager_ns(m.bytes);
             let handshake = rules.model.link.fragments_ns(m.bytes) - eager;
-            match m.bytes <= IN_PARTS_BYTES || handshake > HANDSHAKE_SHARE * eager {
+            match handshake > HANDSHAKE_SHARE * eager {
                 // The sender does not know that a device receives it.
                 true if m.to.space != Space::Host => Able::Always,
                 true => Able::Yes,

@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::progress::op::{Exposed, Op, Protocol};
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
+use crate::protocol::cost::IN_PARTS_BYTES;
 use crate::protocol::select::Memory;
 use osier_transports::{PostError, RegionKind, TransportError, TransportErrorKind};
 
@@ -219,7 +220,10 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
     let eager = match on_device {
         true => at_once,
         false if crossing => bytes <= selection.crossing_max(memory),
-        false => bytes <= selection.eager_max(memory),
+        false => {
+            let in_parts = bytes <= IN_PARTS_BYTES && memory != Memory::Heap;
+            bytes <= selection.eager_max(memory) || in_parts && port.links.has_parts(peer)
+        }
     };
     let credit = eager && port.peers[peer as usize].sender.take(bytes);
     let step = match credit {

@@ -19,8 +19,8 @@ fn the_table_for_fixed_costs() {
     assert_eq!(
         s.table(Memory::Private),
         [
-            (0, Some(65536), Protocol::Eager),
-            (65537, None, Protocol::Fragments),
+            (0, Some(49152), Protocol::Eager),
+            (49153, None, Protocol::Fragments),
         ]
     );
     assert_eq!(
@@ -75,7 +75,7 @@ fn crossing_messages_are_announced_earlier() {
     let s = Selection::new(fixed(), AT_ONCE_BYTES);
     // 100 + 2 * 0.05 n + overheads against 2200 + 0.04 n.
     assert_eq!(s.crossing_max(Memory::Plain), 32768);
-    assert_eq!(s.crossing_max(Memory::Private), 65536);
+    assert_eq!(s.crossing_max(Memory::Private), 49152);
     let slow = LinkCosts {
         copy_ns_per_byte: 0.2,
         ..fixed()
