@@ -172,7 +172,7 @@ fn every_message_has_its_arrow() {
         .sum();
     assert_eq!(starts, all);
     assert_eq!(count(&events, "received"), all);
-    for name in ["eager", "first fragment", "rts", "fragment", "cts", "pull"] {
+    for name in ["eager", "rts", "fragment", "cts", "pull"] {
         assert!(count(&events, name) > 0, "{name}");
     }
     // Calls say what they were called with, and where.

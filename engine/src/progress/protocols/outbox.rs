@@ -13,7 +13,7 @@ use super::device_memory::Offering;
 use super::{device_copy, device_memory, device_put, host_pipeline, host_staged};
 use super::{eager, rendezvous};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::{Exposed, Op, Protocol};
+use crate::progress::op::{Exposed, Mode, Op, Protocol};
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
 use crate::protocol::cost::IN_PARTS_BYTES;
@@ -151,6 +151,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         return Step::Moved; // revoked meanwhile
     };
     let (peer, bytes) = (op.peer, op.total);
+    let synchronous = op.mode == Mode::Synchronous;
     let crossing = matches!(op.protocol, Protocol::Queued(Queued { crossing: true }));
     if op.has_failed() {
         return rendezvous::send_rts(port, handle);
@@ -221,8 +222,11 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         true => at_once,
         false if crossing => bytes <= selection.crossing_max(memory),
         false => {
-            let in_parts = bytes <= IN_PARTS_BYTES && memory != Memory::Heap;
-            bytes <= selection.eager_max(memory) || in_parts && port.links.has_parts(peer)
+            let in_parts = bytes <= IN_PARTS_BYTES
+                && memory != Memory::Heap
+                && !synchronous
+                && port.links.has_parts(peer);
+            bytes <= selection.eager_max(memory) || in_parts
         }
     };
     let credit = eager && port.peers[peer as usize].sender.take(bytes);
