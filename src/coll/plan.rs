@@ -123,7 +123,8 @@ impl Communicator {
 
     /// Adopts other costs: those of the first rank that passes some, on all ranks.
     /// From the next call on plans are chosen by them; if no rank has any, by the job's
-    /// own, of all states of the machine that it knows. A table that makes no sense counts as none. Collective, on one group.
+    /// own, of all states of the machine that it knows. A table that makes no sense counts as
+    /// none. Collective, on one group.
     /// Communicators made of this one later begin with the job's costs.
     ///
     /// Returns the table's number, the same on all ranks.

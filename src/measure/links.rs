@@ -192,6 +192,7 @@ impl Drop for Ends<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use osier_engine::progress::lane::Lane;
 
     #[test]
     fn forcing_gives_the_fragment() {
@@ -199,6 +200,35 @@ mod tests {
             for fragment in FRAGMENTS {
                 assert_eq!(forcing(bytes, fragment).fragment_bytes(bytes), fragment);
             }
+        }
+    }
+
+    /// Messages that the table has the receiver copy are announced, not sent in parts, by which
+    /// costs of the kernel's copy would be those of something else.
+    #[test]
+    fn what_the_receiver_is_to_copy_does_not_leave_in_parts() {
+        for (attach_call_ns, attach_ns_per_byte, expected) in
+            [(1.0, 1e-6, 2), (crate::measure::NOT_PERMITTED_NS, 1.0, 0)]
+        {
+            let costs = LinkCosts {
+                attach_call_ns,
+                attach_ns_per_byte,
+                ..LinkCosts::default()
+            };
+            let announced = pair(costs, |comm| {
+                for bytes in [32 << 10, 64 << 10] {
+                    let mut data = vec![comm.rank() as u8; bytes];
+                    match comm.rank() {
+                        0 => comm.send(&data, 1, 0)?,
+                        _ => comm.recv(&mut data, 0, 0).map(drop)?,
+                    }
+                    assert!(data.iter().all(|byte| *byte == 0));
+                }
+                let counters = |lane: &mut Lane| lane.counters();
+                Ok(comm.core().with(comm.lane(), counters).announced)
+            });
+            // Of rank 0, which sends.
+            assert_eq!(announced.expect("no errors"), expected);
         }
     }
 }

@@ -21,7 +21,9 @@
 //! 2. The head is written in each call before the flag is raised, so a rank that has seen the flag
 //!    reads the length of this call's block. What it says is not trusted beyond its place.
 
-use super::in_segment::{self, At, LEAST_TAKEN, Places, Segment, Taken, take_lines, unpack};
+use super::in_segment::{
+    self, At, Contiguous, LEAST_TAKEN, Places, Segment, Taken, take_lines, unpack,
+};
 use super::run::copy;
 use super::step::other_length;
 use crate::error::{ErrorKind, Result};
@@ -81,6 +83,30 @@ impl Cells {
     }
 }
 
+/// A block in this rank's memory.
+enum Own {
+    Contiguous(Contiguous),
+    View(RawView),
+}
+
+impl Own {
+    #[inline]
+    fn of<P: Places>(region: Region, at: At, places: &mut P) -> Own {
+        match places.contiguous(region, at.segment) {
+            Some(span) => Own::Contiguous(span),
+            None => Own::View(places.own(region, at.segment)),
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        match self {
+            Own::Contiguous(span) => span.bytes,
+            Own::View(view) => view.bytes(),
+        }
+    }
+}
+
 /// Puts a block, and its length, where its reader finds them; of a longer one the length.
 ///
 /// # Errors
@@ -93,24 +119,15 @@ pub fn put<S: Segment, P: Places>(
     places: &mut P,
 ) -> Result<()> {
     let cells = places.cells();
-    let span = places.contiguous(data, at.segment);
-    let view = match span {
-        Some(_) => None,
-        None => Some(places.own(data, at.segment)),
-    };
-    let bytes = match (&span, &view) {
-        (Some(span), _) => span.bytes,
-        (None, Some(view)) => view.bytes(),
-        (None, None) => 0,
-    };
+    let own = Own::of(data, at, places);
+    let bytes = own.bytes();
     let (head_room, head_at) = cells.head(cell);
     let place = cells.place(cell, bytes);
     let write = |to: *mut u8| -> Result<()> {
-        match (&span, &view) {
+        match &own {
             // SAFETY: invariant 1: room for as many bytes, apart from memory of the call.
-            (Some(span), _) => unsafe { in_segment::copy_short(span.at, to, bytes) },
-            (None, Some(view)) => copy(view, &RawView::untyped(to, bytes))?,
-            (None, None) => {}
+            Own::Contiguous(span) => unsafe { in_segment::copy_short(span.at, to, bytes) },
+            Own::View(view) => copy(view, &RawView::untyped(to, bytes))?,
         }
         Ok(())
     };
@@ -183,25 +200,16 @@ pub fn take<S: Segment, P: Places>(
         let Place::Room { room, at: start } = cells.place(cell, bytes) else {
             return Ok(None);
         };
-        let span = places.contiguous(into, at.segment);
-        let view = match span {
-            Some(_) => None,
-            None => Some(places.own(into, at.segment)),
-        };
-        let wanted = match (&span, &view) {
-            (Some(span), _) => span.bytes,
-            (None, Some(view)) => view.bytes(),
-            (None, None) => 0,
-        };
+        let own = Own::of(into, at, places);
+        let wanted = own.bytes();
         if bytes != wanted || bytes == 0 {
             return Ok(Some((bytes, wanted)));
         }
         let memory = segment.room_of(at, from, room)?;
-        match (span, view) {
+        match own {
             // SAFETY: invariant 1: as many bytes of this rank's own.
-            (Some(span), _) => unsafe { memory.read(start, span.at, bytes) }?,
-            (None, Some(view)) => unpack_from(memory, start, &view)?,
-            (None, None) => {}
+            Own::Contiguous(span) => unsafe { memory.read(start, span.at, bytes) }?,
+            Own::View(view) => unpack_from(memory, start, &view)?,
         }
         if places.one_reader() && room != BESIDE_FLAG_BYTES && bytes >= LEAST_TAKEN {
             take_lines(&memory, start, bytes);
@@ -212,7 +220,7 @@ pub fn take<S: Segment, P: Places>(
         Ok(None) => Taken::ByMessage,
         Ok(Some((bytes, wanted))) if bytes == wanted => Taken::Done,
         Ok(Some((bytes, wanted))) => {
-            // As a message of so many bytes ends.
+            // The errors that a message of this length would end with.
             let kind = match bytes > wanted {
                 true => ErrorKind::Truncated,
                 false => ErrorKind::Argument,

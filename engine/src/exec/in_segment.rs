@@ -122,14 +122,14 @@ pub trait Segment {
     /// There is none there.
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory>;
 
-    /// Room of this rank's own of so many bytes: beside the flag, in its page, or elsewhere. What
-    /// goes beside the flag is asked for last.
+    /// Memory of `bytes` bytes in which this rank writes for its peers: beside the flag, in its
+    /// page, or in a slot elsewhere. What goes beside the flag is asked for last.
     ///
     /// # Errors
     /// There is no memory for it.
     fn own_room(&mut self, at: At, bytes: usize) -> Result<*mut u8>;
 
-    /// That of a peer whose flag is raised.
+    /// The same memory of a peer whose flag is raised.
     ///
     /// # Errors
     /// There is none.
@@ -374,7 +374,7 @@ pub fn execute<S: Segment, P: Places>(
         }
         Action::Put { data, cell } => Taken::of(cells::put((data, cell), at, segment, places)),
         Action::Take { from, cell, into } => cells::take((from, cell, into), at, segment, places),
-        // For who has found that there is one.
+        // Messages are posted by the executor, once lengths are known.
         Action::SendLong { .. } | Action::ReceiveLong { .. } => Taken::ByMessage,
         Action::Send { .. }
         | Action::Receive { .. }

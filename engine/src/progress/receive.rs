@@ -142,8 +142,7 @@ impl Lane {
             return false;
         }
         let (view, room) = (&op.view, op.view.bytes());
-        // SAFETY: invariant 3 of `protocols`: the receive is pending, and its view has `room`
-        // bytes; invariant 1 of `protocols` for the payload, which has no more.
+        // SAFETY: invariants 1 and 3 of `protocols`: payload and pending view, within `room`.
         let copy = |at, from, bytes| unsafe { view.unpack(at..at + bytes, from) };
         let taken = port.links.take_next(source, wire::EAGER, tag, room, copy);
         let Some(bytes) = taken else {
@@ -347,8 +346,7 @@ impl Lane {
     /// [`Lane::receive_direct`], and where no trace records.
     #[inline]
     pub fn receive_next(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
-        // SAFETY: invariant 1 for the view, which has `room` bytes; invariant 1 of
-        // `protocols` for the payload, which has no more.
+        // SAFETY: invariant 1, and invariant 1 of `protocols`: view and payload, within `room`.
         let copy = |at, from, bytes| unsafe { view.unpack(at..at + bytes, from) };
         let room = view.bytes();
         let bytes = self

@@ -2,7 +2,7 @@
 //!
 //! Persistent calls start in any order, and each rank has its own (MPI 5.0, section 6.13), so
 //! they have no place in the order by which sets of flags are used again. The starts of one
-//! request have: the next one begins when the last one is over here. So each request has flags
+//! request have: the next one begins when the last one has completed on this rank. So each request has flags
 //! and slots of its own, for a limited number of requests that all ranks know.
 //!
 //! # Invariants
@@ -63,7 +63,7 @@ impl Lane {
         number
     }
 
-    /// A persistent request is gone: its segment is left, as soon as its call is over.
+    /// A persistent request was freed: this rank leaves its segment when its call has completed.
     pub fn leaves_persistent(&mut self, of: u32) {
         self.port.of_persistent.gone.push(of);
         let mut gone = std::mem::take(&mut self.port.of_persistent.gone);

@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind};
 use crate::progress::op::{Exposed, Mode, Op, Protocol};
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
+use crate::protocol::Protocol as Answer;
 use crate::protocol::cost::IN_PARTS_BYTES;
 use crate::protocol::select::Memory;
 use osier_transports::{PostError, RegionKind, TransportError, TransportErrorKind};
@@ -222,8 +223,9 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         true => at_once,
         false if crossing => bytes <= selection.crossing_max(memory),
         false => {
+            // In place of fragments that are announced; not of a copy by the receiver.
             let in_parts = bytes <= IN_PARTS_BYTES
-                && memory != Memory::Heap
+                && selection.answer(bytes, memory) == Answer::Fragments
                 && !synchronous
                 && port.links.has_parts(peer);
             bytes <= selection.eager_max(memory) || in_parts
