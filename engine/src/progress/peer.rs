@@ -3,6 +3,7 @@
 use super::closing::Left;
 use super::pace::Pace;
 use super::protocols::device_memory::Layouts;
+use super::trial::Trials;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
 use crate::protocol::select::Selection;
 use osier_transports::AmHead;
@@ -35,6 +36,8 @@ pub(crate) struct PeerState {
     /// How long fragments are written, and long messages that are whole.
     pub pace: Pace,
     pub whole_pace: Pace,
+    /// How long messages that it announces take, one way and the other.
+    pub trials: Option<Box<Trials>>,
     /// Layouts of devices' memory that both have sent.
     pub layouts: Option<Box<Layouts>>,
     /// How it has ended.
@@ -67,6 +70,7 @@ impl PeerState {
             selection,
             pace: Pace::default(),
             whole_pace: Pace::default(),
+            trials: None,
             layouts: None,
             dead: None,
             acknowledged: false,

@@ -327,6 +327,9 @@ impl Port {
             return;
         };
         let room = op.view.bytes();
+        if let Some(trials) = &mut self.peers[op.peer as usize].trials {
+            trials.received(handle);
+        }
         self.trace_received(op.peer, op.tag, op.total, op.number, 0);
         let error = (op.total > room).then(|| self.truncation(op.peer, op.tag, op.total, room));
         self.finish(handle, error);

@@ -496,7 +496,14 @@ pub struct Selection {
     crossing_plain_max: usize,
     /// Smallest announced message of plain memory that is read through the kernel.
     attach_min: usize,
+    /// Smallest one for which a receiver tries both, or none.
+    tried_min: Option<usize>,
 }
+
+/// Receivers try a way that is predicted to take up to as many times as long as the best.
+const TRIED_RATIO: f64 = 8.0;
+/// Shorter announced messages go as the table says.
+pub const TRIED_BYTES: usize = 128 << 10;
 
 impl Selection {
     /// Cuts the table. `at_once_bytes`: messages up to this size are eager whatever the
@@ -535,6 +542,17 @@ impl Selection {
             eager_heap_max: eager(Memory::Heap, false),
             crossing_plain_max: eager(Memory::Plain, true),
             attach_min: last_size(usize::MAX >> 1, fragments).saturating_add(1),
+            tried_min: {
+                let alike = |bytes: usize| {
+                    let near = |rules: &Rules| {
+                        let ns = |protocol| rules.predict(protocol, &announced(bytes)).ns;
+                        let (copied, read) = (ns(Protocol::Fragments), ns(Protocol::GetAttach));
+                        copied < TRIED_RATIO * read && read < TRIED_RATIO * copied
+                    };
+                    all.iter().any(near)
+                };
+                (0..6).map(|class| TRIED_BYTES << class).find(|bytes| alike(*bytes))
+            },
             rules: all[0],
         }
     }
@@ -619,6 +637,13 @@ impl Selection {
             Memory::Plain if bytes >= self.attach_min => Protocol::GetAttach,
             Memory::Plain | Memory::Private => Protocol::Fragments,
         }
+    }
+
+    /// Whether a receiver tries both fragments and the kernel's copy for an announced message of
+    /// plain memory, since either may turn out to be the quicker one.
+    #[inline]
+    pub fn is_tried(&self, bytes: usize) -> bool {
+        self.tried_min.is_some_and(|least| bytes >= least)
     }
 
     /// The protocol for a message of the host.

@@ -291,7 +291,20 @@ fn answer_of_host(
         Some(RegionKind::Process) => Memory::Plain,
         Some(_) => Memory::Heap,
     };
-    match port.peers[peer as usize].selection.answer(total, memory) {
+    let state = &mut port.peers[peer as usize];
+    let mut answer = state.selection.answer(total, memory);
+    if memory == Memory::Plain && state.selection.is_tried(total) {
+        let trials = state.trials.get_or_insert_default();
+        let ops = &port.ops;
+        let lives = |handle| ops.get(handle).is_some_and(|op| !op.is_done());
+        if trials.next(handle, total, lives) {
+            answer = match answer {
+                Select::GetAttach => Select::Fragments,
+                _ => Select::GetAttach,
+            };
+        }
+    }
+    match answer {
         Select::GetMapped | Select::GetAttach => key,
         _ => {
             ask_fragments(port, handle, peer, send);
