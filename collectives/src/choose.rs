@@ -335,10 +335,7 @@ pub(crate) fn choose_within(
     machine: &Machine,
     model: Model,
 ) -> Result<Choice, crate::Unsuitable> {
-    let bytes = match sizes {
-        Sizes::Equal(bytes) => *bytes,
-        Sizes::Each(each) => each.iter().sum::<u64>() / each.len().max(1) as u64,
-    };
+    let bytes = sizes.mean();
     let (algorithms, mut left_out) = candidates(call, machine, bytes);
     let through = match &machine.aside {
         Some(aside) => through_host((most, exact), call, sizes, aside, model)?,
@@ -429,7 +426,7 @@ pub(crate) fn choose_within(
 }
 
 /// In how many segments the pieces of a rank fit its slot.
-fn least_segments(call: &Call, algorithm: &Algorithm, machine: &Machine, bytes: u64) -> u32 {
+pub(crate) fn least_segments(call: &Call, algorithm: &Algorithm, machine: &Machine, bytes: u64) -> u32 {
     let (Some(segment), Some((share, pieces))) = (&machine.segment, algorithm.slot(call)) else {
         return 1;
     };

@@ -21,7 +21,7 @@ use crate::plan::{Part, Step};
 const AHEAD: u32 = 16;
 const SOON: u64 = 16_384;
 /// Segments are tried in powers of two up to this.
-const MOST_SEGMENTS: u32 = 1024;
+pub(crate) const MOST_SEGMENTS: u32 = 1024;
 /// Plans of more steps are not played: what is known of a step takes some 150 bytes.
 const MOST_STEPS: u64 = 8_000_000;
 /// What takes more than so many times the best is not looked at any closer.

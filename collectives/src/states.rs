@@ -9,8 +9,9 @@
 //! regret(plan) = max over states of  time(plan, state) / min over plans of time(., state)
 //! ```
 //!
-//! Candidates are what is found for each state alone, in as many segments as are best there, and
-//! in numbers of segments between. In one state it is the cheapest, as in `choose.rs`.
+//! Candidates are what is found for each state alone, in as many segments as are best there, in
+//! numbers of segments between, and, of those that lose least, in numbers beyond. In one state it
+//! is the cheapest, as in `choose.rs`.
 //!
 //! # Sources
 //! L. J. Savage, "The Theory of Statistical Decision", Journal of the American Statistical
@@ -18,13 +19,19 @@
 
 use crate::algorithms::{Algorithm, Plan, Unsuitable};
 use crate::call::Call;
-use crate::choose::{Candidate, Choice, MOST_INSTANCES, choose, copies_ns, in_one_kernel};
+use crate::choose::{
+    Candidate, Choice, MOST_INSTANCES, choose, copies_ns, in_one_kernel, least_segments,
+};
 use crate::cost::{Machine, Model, Sizes};
-use crate::search::{BEHIND, Search, steps};
+use crate::search::{BEHIND, MOST_SEGMENTS, Search, steps};
 
 /// Maximum number of step instances, some milliseconds of work, that are all played in the other
 /// states; of more, some plans are left out.
 const MOST_UNPRUNED: u64 = 1 << 16;
+
+/// Algorithms whose number of segments is refined, and step instances that are played for that.
+const REFINED: usize = 4;
+const REFINED_INSTANCES: u64 = 1 << 20;
 
 /// A plan and its predicted times, by state; none where it was not played.
 struct Row {
@@ -76,7 +83,15 @@ pub fn choose_for_all(
     }
     let bytes = choices[0].bytes;
     let mut table = Table::of(&choices);
-    let mut left_out = table.play(call, sizes, states, model)?;
+    let mut players = Players {
+        sizes,
+        states,
+        model,
+        left: MOST_INSTANCES,
+    };
+    let mut left_out = table.play(&mut players)?;
+    players.left = REFINED_INSTANCES;
+    table.refine(call, &mut players)?;
     for (name, reason) in choices.into_iter().flat_map(|choice| choice.left_out) {
         let is = |known: &str| known == name;
         let played = |row: &Row| is(&row.plan.algorithm().to_string());
@@ -141,18 +156,11 @@ impl Table {
 
     /// Plays all rows in the states in which they were not, the promising ones first. Returns
     /// those that are left out: long ones that lose too much in a state already.
-    fn play(
-        &mut self,
-        call: &Call,
-        sizes: &Sizes,
-        states: &[&Machine],
-        model: Model,
-    ) -> Result<Vec<(String, String)>, Unsuitable> {
-        self.add_between(states.len())?;
+    fn play(&mut self, players: &mut Players) -> Result<Vec<(String, String)>, Unsuitable> {
+        self.add_between(players.states.len())?;
         let instances = |row: &Row| steps(&row.plan) * u64::from(row.plan.segments());
         let total: u64 = self.rows.iter().map(instances).sum();
         let long = total > MOST_UNPRUNED;
-        let mut left = MOST_INSTANCES;
         let best = self.best.clone();
         let promise = |row: &Row| row.ratios(&best).0;
         self.rows.sort_by(|a, b| promise(a).total_cmp(&promise(b)));
@@ -160,11 +168,11 @@ impl Table {
         let mut least = f64::INFINITY;
         for mut row in std::mem::take(&mut self.rows) {
             let hopeless = BEHIND * least;
-            for (state, machine) in states.iter().enumerate() {
+            for state in 0..players.states.len() {
                 if row.ns[state].is_some() || (long && row.ratios(&best).0 > hopeless) {
                     continue;
                 }
-                let played = played(&row, call, sizes, machine, model, &mut left)?;
+                let played = players.play(&row, state)?;
                 row.ns[state] = played.filter(|ns| ns.is_finite());
                 if row.ns[state].is_none() {
                     break;
@@ -195,6 +203,78 @@ impl Table {
             !self.rows.iter().any(like)
         });
         Ok(left_out)
+    }
+
+    /// The algorithms that lose least, in twice and in half as many segments while that gains:
+    /// a number that is best in no state may lose least over all.
+    fn refine(&mut self, call: &Call, players: &mut Players) -> Result<(), Unsuitable> {
+        // On a neighborhood nobody knows the bytes of others, so messages are whole.
+        if call.operation.of_neighbors() {
+            return Ok(());
+        }
+        let mut refined: Vec<(Algorithm, bool)> = Vec::new();
+        for _ in 0..REFINED {
+            let fresh = |row: &&Row| {
+                let is = |(algorithm, through_host): &(Algorithm, bool)| {
+                    row.plan.algorithm() == algorithm && row.through_host == *through_host
+                };
+                !refined.iter().any(is)
+            };
+            let regret = |row: &Row| row.ratios(&self.best).0;
+            let by_regret = |a: &&Row, b: &&Row| regret(a).total_cmp(&regret(b));
+            let Some(first) = self.rows.iter().filter(fresh).min_by(by_regret) else {
+                break;
+            };
+            refined.push((first.plan.algorithm().clone(), first.through_host));
+            let (start, first) = (first.plan.clone(), (regret(first), first.through_host));
+            for halves in [false, true] {
+                let (mut segments, (mut least, through_host)) = (start.segments(), first);
+                loop {
+                    segments = if halves { segments / 2 } else { segments * 2 };
+                    let found = self.cut(&start, through_host, segments, players)?;
+                    match found {
+                        Some(regret) if regret < least => least = regret,
+                        _ => break,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a plan in so many segments, if it is new and can be; what it loses.
+    fn cut(
+        &mut self,
+        plan: &Plan,
+        through_host: bool,
+        segments: u32,
+        players: &mut Players,
+    ) -> Result<Option<f64>, Unsuitable> {
+        if !(1..=MOST_SEGMENTS).contains(&segments) {
+            return Ok(None);
+        }
+        let plan = Plan::new(plan.call().clone(), plan.algorithm().clone(), segments)?;
+        let known = self.rows.iter().any(|row| row.is(&plan, through_host));
+        if known || plan.segments() != segments || !players.fits(&plan) {
+            return Ok(None);
+        }
+        let mut row = Row {
+            plan,
+            through_host,
+            ns: vec![None; players.states.len()],
+        };
+        for state in 0..players.states.len() {
+            row.ns[state] = players.play(&row, state)?.filter(|ns| ns.is_finite());
+            if row.ns[state].is_none() {
+                return Ok(None);
+            }
+        }
+        for (best, ns) in self.best.iter_mut().zip(&row.ns) {
+            *best = ns.map_or(*best, |ns| best.min(ns));
+        }
+        let regret = row.ratios(&self.best).0;
+        self.rows.push(row);
+        Ok(Some(regret))
     }
 
     /// Where two states have an algorithm in different numbers of segments, the powers of two
@@ -249,37 +329,49 @@ impl Table {
     }
 }
 
-/// What a plan takes in a state; none if that state has no costs for it, or it is too long.
-fn played(
-    row: &Row,
-    call: &Call,
-    sizes: &Sizes,
-    machine: &Machine,
+/// Plays plans in all states, no more than about so many instances of steps.
+struct Players<'a> {
+    sizes: &'a Sizes,
+    states: &'a [&'a Machine],
     model: Model,
-    left: &mut u64,
-) -> Result<Option<f64>, Unsuitable> {
-    let plan = &row.plan;
-    if *plan.algorithm() == Algorithm::OneKernel {
-        let Sizes::Equal(bytes) = *sizes else {
-            return Ok(None);
+    left: u64,
+}
+
+impl Players<'_> {
+    /// What a plan takes in a state; none if that state has no costs for it, or it is too long.
+    fn play(&mut self, row: &Row, state: usize) -> Result<Option<f64>, Unsuitable> {
+        let (plan, machine) = (&row.plan, self.states[state]);
+        if *plan.algorithm() == Algorithm::OneKernel {
+            let Sizes::Equal(bytes) = *self.sizes else {
+                return Ok(None);
+            };
+            return Ok(in_one_kernel(plan.call(), bytes, machine).map(|c| c.ns));
+        }
+        let (machine, copies) = match (&machine.aside, row.through_host) {
+            (Some(aside), true) => (&aside.host, copies_ns(plan.call(), self.sizes, aside)),
+            (None, true) => return Ok(None),
+            (_, false) => (machine, 0.0),
         };
-        return Ok(in_one_kernel(call, bytes, machine).map(|c| c.ns));
+        if plan.algorithm().in_segment() && machine.segment.is_none() {
+            return Ok(None);
+        }
+        let mut search = Search::new(self.sizes, machine, self.model, self.left);
+        if !search.affords(steps(plan), plan.segments()) {
+            return Ok(None);
+        }
+        let found = search.play(plan.clone(), f64::INFINITY)?;
+        self.left = search.left;
+        Ok(found.map(|found| found.candidate.ns + copies))
     }
-    let (machine, copies) = match (&machine.aside, row.through_host) {
-        (Some(aside), true) => (&aside.host, copies_ns(call, sizes, aside)),
-        (None, true) => return Ok(None),
-        (_, false) => (machine, 0.0),
-    };
-    if plan.algorithm().in_segment() && machine.segment.is_none() {
-        return Ok(None);
+
+    /// Whether the pieces of a segment fit a slot, where they lie in one.
+    fn fits(&self, plan: &Plan) -> bool {
+        let bytes = self.sizes.mean();
+        let fits = |machine: &&Machine| {
+            plan.segments() >= least_segments(plan.call(), plan.algorithm(), machine, bytes)
+        };
+        self.states.iter().all(fits)
     }
-    let mut search = Search::new(sizes, machine, model, *left);
-    if !search.affords(steps(plan), plan.segments()) {
-        return Ok(None);
-    }
-    let found = search.play(plan.clone(), f64::INFINITY)?;
-    *left = search.left;
-    Ok(found.map(|found| found.candidate.ns + copies))
 }
 
 /// Leaves out what was made from the costs themselves and gains no more, beside the best of

@@ -334,6 +334,14 @@ impl Sizes {
         }
     }
 
+    /// Bytes of a vector or contribution, on average over the ranks.
+    pub(crate) fn mean(&self) -> u64 {
+        match self {
+            Self::Equal(bytes) => *bytes,
+            Self::Each(each) => each.iter().sum::<u64>() / each.len().max(1) as u64,
+        }
+    }
+
     /// Bytes of a region in one of its segments, on average over the segments.
     pub(crate) fn bytes(&self, call: &Call, part: &Part, region: Region) -> f64 {
         let pieces = match self {
