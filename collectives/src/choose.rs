@@ -426,7 +426,12 @@ pub(crate) fn choose_within(
 }
 
 /// In how many segments the pieces of a rank fit its slot.
-pub(crate) fn least_segments(call: &Call, algorithm: &Algorithm, machine: &Machine, bytes: u64) -> u32 {
+pub(crate) fn least_segments(
+    call: &Call,
+    algorithm: &Algorithm,
+    machine: &Machine,
+    bytes: u64,
+) -> u32 {
     let (Some(segment), Some((share, pieces))) = (&machine.segment, algorithm.slot(call)) else {
         return 1;
     };

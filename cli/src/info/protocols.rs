@@ -61,7 +61,7 @@ pub fn print(measure: bool, as_json: bool) -> Result<()> {
     if let Some(note) = kept {
         println!("  {note}");
     }
-    for (_, name, meaning) in MEMORIES {
+    for (memory, name, meaning) in MEMORIES {
         println!("\n{name}: {meaning}");
         let mut table = Table::new(2).right(&[0, 1, 3, 4]);
         table.row(["from", "to", "protocol", "predicted at from", "at to"].map(str::to_owned));
@@ -83,6 +83,13 @@ pub fn print(measure: bool, as_json: bool) -> Result<()> {
             ]);
         }
         table.print();
+        if let (Memory::Plain, Some(least)) = (memory, selection.tried_min()) {
+            println!(
+                "  from {} on, receivers of announced messages time both",
+                size(least)
+            );
+            println!("  fragments and the kernel's copy now and then, and take the quicker one");
+        }
     }
     Ok(())
 }

@@ -542,17 +542,7 @@ impl Selection {
             eager_heap_max: eager(Memory::Heap, false),
             crossing_plain_max: eager(Memory::Plain, true),
             attach_min: last_size(usize::MAX >> 1, fragments).saturating_add(1),
-            tried_min: {
-                let alike = |bytes: usize| {
-                    let near = |rules: &Rules| {
-                        let ns = |protocol| rules.predict(protocol, &announced(bytes)).ns;
-                        let (copied, read) = (ns(Protocol::Fragments), ns(Protocol::GetAttach));
-                        copied < TRIED_RATIO * read && read < TRIED_RATIO * copied
-                    };
-                    all.iter().any(near)
-                };
-                (0..6).map(|class| TRIED_BYTES << class).find(|bytes| alike(*bytes))
-            },
+            tried_min: tried_min(&all),
             rules: all[0],
         }
     }
@@ -646,6 +636,11 @@ impl Selection {
         self.tried_min.is_some_and(|least| bytes >= least)
     }
 
+    /// The smallest such message; none if costs say which way is the quicker one.
+    pub fn tried_min(&self) -> Option<usize> {
+        self.tried_min
+    }
+
     /// The protocol for a message of the host.
     pub fn choose(&self, bytes: usize, memory: Memory) -> Protocol {
         match bytes <= self.eager_max(memory) {
@@ -682,6 +677,23 @@ impl Selection {
         }
         rows
     }
+}
+
+/// Smallest announced message of plain memory that either fragments or the kernel's copy may
+/// carry in less time, by the costs of a state.
+fn tried_min(states: &[Rules]) -> Option<usize> {
+    let alike = |bytes: &usize| {
+        let message = Message {
+            announced: true,
+            ..Message::of_host(*bytes, Memory::Plain)
+        };
+        states.iter().any(|rules| {
+            let ns = |protocol| rules.predict(protocol, &message).ns;
+            let (copied, read) = (ns(Protocol::Fragments), ns(Protocol::GetAttach));
+            copied < TRIED_RATIO * read && read < TRIED_RATIO * copied
+        })
+    };
+    (0..6).map(|class| TRIED_BYTES << class).find(alike)
 }
 
 /// Last size up to `limit` for which `holds` is true, given that it turns

@@ -371,3 +371,33 @@ fn the_ranking_is_the_candidates_by_time() {
         }
     }
 }
+
+/// Receivers try both ways where predictions are alike, not where costs leave no doubt.
+#[test]
+fn both_ways_are_tried_where_predictions_are_alike() {
+    let tried = |attach_call_ns, attach_ns_per_byte| {
+        let costs = LinkCosts {
+            attach_call_ns,
+            attach_ns_per_byte,
+            ..LinkCosts::default()
+        };
+        Selection::new(costs, AT_ONCE_BYTES).tried_min()
+    };
+    let built_in = LinkCosts::default();
+    assert_eq!(tried(built_in.attach_call_ns, 0.08), Some(TRIED_BYTES));
+    // The kernel does not copy, or costs say that it does so in no time.
+    assert_eq!(tried(1e15, 1.0), None);
+    assert_eq!(tried(1.0, 1e-6), None);
+    // A call is so dear that only long messages may gain.
+    let late = tried(1e6, 0.02).expect("some are tried");
+    assert!(late > TRIED_BYTES);
+    let (cheap, dear) = (
+        LinkCosts::default(),
+        LinkCosts {
+            attach_ns_per_byte: 1e3,
+            ..built_in
+        },
+    );
+    let both = Selection::among(&[dear, cheap], AT_ONCE_BYTES);
+    assert!(both.is_tried(TRIED_BYTES) && !both.is_tried(TRIED_BYTES - 1));
+}
