@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! rest            the other way   the present way
-//! the quicker     2 runs or       2 runs or
+//! the quicker     4 messages or   4 messages or
 //! way             more, timed     more, timed
 //! ```
 //!
@@ -27,15 +27,16 @@ use osier_transports::shm::monotonic_ns;
 
 /// Classes of sizes, by powers of two; the last has no end.
 const CLASSES: usize = 6;
-/// Runs, and messages in them, that are timed each way at least.
-const LEAST_RUNS: u32 = 2;
+/// Messages that are timed each way at least.
 const LEAST_MESSAGES: u32 = 4;
-/// Messages before the first trial.
-const BEFORE: u32 = 8;
-/// Messages between two trials, for each that went the other way: at first, and where the
-/// other way is behind by more than a quarter again and again.
-const SHORT_REST: u32 = 32;
-const LONG_REST: u32 = 1024;
+/// Messages before the first trial, and after the way has changed.
+const BEFORE: u32 = 4;
+const CHANGED: u32 = 1024;
+/// Messages between two trials, for each that went the other way, at first; twice as many
+/// each time where that is behind by more than a quarter.
+const REST: u32 = 32;
+/// Messages between two trials at most.
+const LONGEST_REST: u32 = 8192;
 /// Messages of a run that go the other way, at most.
 const MOST_TRIED: u32 = 64;
 
@@ -48,7 +49,6 @@ fn class_of(bytes: usize) -> Option<usize> {
 /// Runs that were timed one way.
 #[derive(Clone, Copy, Debug)]
 struct Times {
-    runs: u32,
     messages: u32,
     /// The least time, in ps for a byte.
     ps_per_byte: u64,
@@ -56,19 +56,17 @@ struct Times {
 
 impl Times {
     const NONE: Times = Times {
-        runs: 0,
         messages: 0,
         ps_per_byte: u64::MAX,
     };
 
     fn add(&mut self, messages: u32, ps_per_byte: u64) {
-        self.runs += 1;
         self.messages += messages;
         self.ps_per_byte = self.ps_per_byte.min(ps_per_byte);
     }
 
     fn are_enough(&self) -> bool {
-        self.runs >= LEAST_RUNS && self.messages >= LEAST_MESSAGES
+        self.messages >= LEAST_MESSAGES
     }
 }
 
@@ -93,7 +91,7 @@ impl Default for Trial {
             other: false,
             promising: false,
             rest: BEFORE,
-            each: SHORT_REST,
+            each: REST,
             present: Times::NONE,
             tried: Times::NONE,
         }
@@ -131,20 +129,23 @@ impl Trial {
         (self.tried, self.present) = (Times::NONE, Times::NONE);
         let ps_per_byte = tried.ps_per_byte;
         if ps_per_byte.saturating_mul(8) < present.saturating_mul(7) {
-            self.each = SHORT_REST;
+            self.each = REST;
             if !self.promising {
                 // At once again.
                 self.promising = true;
                 return;
             }
             self.other = !self.other;
+            self.promising = false;
+            self.rest = CHANGED;
+            return;
         } else if ps_per_byte.saturating_mul(4) > present.saturating_mul(5) {
-            self.each = (2 * self.each).min(LONG_REST);
+            self.each = (2 * self.each).min(LONGEST_REST);
         } else {
-            self.each = SHORT_REST;
+            self.each = REST;
         }
         self.promising = false;
-        self.rest = self.each.saturating_mul(tried.messages);
+        self.rest = (self.each * tried.messages).min(LONGEST_REST);
     }
 }
 
@@ -251,8 +252,8 @@ mod tests {
             let tries = trial.tries();
             let way = trial.other != tries;
             other += u32::from(way) * each;
-            // Every other run is disturbed.
-            let disturbed = u64::from(number % 2) * 1_000_000;
+            // Every fifth run is disturbed.
+            let disturbed = u64::from(number % 5 == 3) * 1_000_000;
             trial.took(tries, each, ps[usize::from(way)] + disturbed);
         }
         other
@@ -261,7 +262,7 @@ mod tests {
     #[test]
     fn the_quicker_way_is_taken_and_the_other_tried() {
         for each in [1, 3, 64] {
-            let trials = |n: u32| n * (BEFORE + 40 * LEAST_MESSAGES.max(2 * each));
+            let trials = |n: u32| n * (CHANGED + 40 * LEAST_MESSAGES.max(each));
             let mut trial = Trial::default();
             let some = played(&mut trial, each, trials(20), [100, 95]);
             assert!(some > 0 && some < trials(20) / 12, "{some}");
@@ -270,7 +271,7 @@ mod tests {
             assert!(trial.other);
             let most = played(&mut trial, each, trials(20), [100, 50]);
             assert!(most > trials(20) - trials(20) / 12, "{most}");
-            played(&mut trial, each, trials(3), [50, 300]);
+            played(&mut trial, each, LONGEST_REST + trials(3), [50, 300]);
             assert!(!trial.other, "the way back");
         }
     }
@@ -289,10 +290,10 @@ mod tests {
     fn what_is_far_behind_is_tried_less_and_less() {
         let mut trial = Trial::default();
         let tried = played(&mut trial, 1, 100_000, [100, 900]);
-        assert!((80..120).contains(&tried), "{tried}");
-        assert_eq!(trial.each, LONG_REST);
+        assert!((60..80).contains(&tried), "{tried}");
+        assert!(trial.each * LEAST_MESSAGES >= LONGEST_REST);
         // It becomes the quicker one.
-        let messages = 3 * LONG_REST * LEAST_MESSAGES;
+        let messages = 3 * LONGEST_REST;
         assert!(played(&mut trial, 1, messages, [100, 10]) > messages / 2);
         assert!(trial.other);
     }
@@ -317,7 +318,7 @@ mod tests {
         assert!(!window(&mut trials, BEFORE));
         assert!(window(&mut trials, 3));
         let trial = trials.classes[1];
-        assert_eq!((trial.tried.runs, trial.tried.messages), (1, 3));
+        assert_eq!((trial.tried.messages, trial.present.messages), (3, 0));
         assert!(window(&mut trials, 3));
         assert!(!window(&mut trials, 3));
         assert_eq!(trials.classes[1].present.messages, 3);
@@ -335,16 +336,16 @@ mod tests {
         for handle in [1, 2, 3] {
             trials.received(handle);
         }
-        assert_eq!(trials.classes[0].tried.runs, 0);
+        assert_eq!(trials.classes[0].tried.messages, 0);
         assert!(trials.next(4, bytes, all_live));
         // Message 4 has failed, and its handle is of another receive.
         assert!(trials.next(4, bytes, all_live));
         trials.received(4);
-        assert_eq!(trials.classes[0].tried.runs, 1);
+        assert_eq!(trials.classes[0].tried.messages, 1);
         assert!(trials.next(5, bytes, all_live));
         assert!(trials.next(6, bytes, |handle| handle != 5));
         trials.received(6);
-        assert_eq!(trials.classes[0].tried.runs, 2);
+        assert_eq!(trials.classes[0].tried.messages, 2);
     }
 
     /// A run that never ends goes the present way after some messages.
