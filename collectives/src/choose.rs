@@ -8,6 +8,7 @@
 //! What would take too long to play is bounded from below; if that is longer than the
 //! best, the candidate is out, else it is left out by name.
 
+use crate::algorithms::blocks::of_places;
 use crate::algorithms::{Across, Algorithm, Hierarchy, Plan, Tree};
 use crate::call::{Call, Operation};
 use crate::cost::{Aside, Machine, Model, Piecewise, Sizes, simulate_parts, tree_ns};
@@ -149,6 +150,11 @@ pub fn candidates(
     all.push(Algorithm::Between);
     if let Some(segment) = &machine.segment {
         all.extend([Algorithm::OnePhase, Algorithm::TwoPhases]);
+        all.extend(
+            of_places(call.size, &machine.places)
+                .into_iter()
+                .map(Algorithm::Blocks),
+        );
         if segment.attach.is_some() {
             all.extend([Algorithm::Direct, Algorithm::DirectSlices]);
         }

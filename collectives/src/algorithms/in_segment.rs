@@ -64,7 +64,11 @@ pub fn reader_of_cell(call: &crate::call::Call, rank: u32, cell: u32) -> Option<
 }
 
 /// Who lets whom go on, in one phase of a call.
-fn exchange(b: &mut Builder, to: impl Iterator<Item = u32>, from: impl Iterator<Item = u32>) {
+pub(super) fn exchange(
+    b: &mut Builder,
+    to: impl Iterator<Item = u32>,
+    from: impl Iterator<Item = u32>,
+) {
     b.phase();
     let tag = b.tag(0);
     for peer in to {
@@ -141,7 +145,7 @@ fn fold_prefix(b: &mut Builder, count: u32, operand: &dyn Fn(u32) -> Operand, re
 }
 
 /// What is one operand alone was combined with nothing.
-fn finish(b: &mut Builder, all: Operand, result: Region) {
+pub(super) fn finish(b: &mut Builder, all: Operand, result: Region) {
     match all.of {
         Some(peer) => {
             b.read_peer(peer, all.data, result);
@@ -151,7 +155,7 @@ fn finish(b: &mut Builder, all: Operand, result: Region) {
 }
 
 /// Room for what is combined on the way: taken and given back.
-struct Rooms {
+pub(super) struct Rooms {
     buffers: Vec<Region>,
     free: Vec<Region>,
     like: Region,
@@ -160,7 +164,7 @@ struct Rooms {
 }
 
 impl Rooms {
-    fn new(like: Region) -> Self {
+    pub fn new(like: Region) -> Self {
         Self {
             buffers: Vec::new(),
             free: Vec::new(),
@@ -211,7 +215,7 @@ impl Rooms {
     }
 
     /// Leaves `from..to` of a tree, depth first: as many intermediate results as it is deep.
-    fn fold(
+    pub fn fold(
         &mut self,
         b: &mut Builder,
         fold: Fold,

@@ -5,6 +5,7 @@
 
 mod between;
 mod binomial;
+pub(crate) mod blocks;
 mod bruck;
 mod chain;
 mod dissemination;
@@ -78,6 +79,9 @@ pub enum Algorithm {
     OnePhase,
     /// The same, of which each rank combines a slice: all tell all once more.
     TwoPhases,
+    /// On one host: blocks of ranks within blocks, whose first ranks combine out of slots and
+    /// pass on: a bit for each number of leaves of the balanced tree that a block has.
+    Blocks(u32),
     /// On one host: peers read, or combine, the buffers of the program where they lie.
     Direct,
     /// The same, of which each rank combines a slice.
@@ -117,6 +121,13 @@ impl fmt::Display for Algorithm {
             Self::ScatterAllgather => f.write_str("scatter and allgather"),
             Self::OnePhase => f.write_str("one phase"),
             Self::TwoPhases => f.write_str("two phases"),
+            Self::Blocks(widths) => {
+                f.write_str("blocks of")?;
+                for (at, width) in blocks::widths(*widths).enumerate() {
+                    write!(f, "{}{width}", if at == 0 { " " } else { " in " })?;
+                }
+                Ok(())
+            }
             Self::Direct => f.write_str("direct"),
             Self::DirectSlices => f.write_str("direct in slices"),
             Self::Between => f.write_str("between groups"),
@@ -175,17 +186,19 @@ impl Algorithm {
         Self::ScatterAllgather,
     ];
 
-    /// All for ranks that share a segment of a host's memory.
-    pub const IN_SEGMENT: [Self; 4] = [
+    /// All for ranks that share a segment of a host's memory; of blocks, the smallest.
+    pub const IN_SEGMENT: [Self; 6] = [
         Self::OnePhase,
         Self::TwoPhases,
+        Self::Blocks(0b10),
+        Self::Blocks(0b110),
         Self::Direct,
         Self::DirectSlices,
     ];
 
     /// Whether its flags lie in the ranks' segment.
     pub fn in_segment(&self) -> bool {
-        Self::IN_SEGMENT.contains(self)
+        matches!(self, Self::Blocks(_)) || Self::IN_SEGMENT.contains(self)
     }
 
     /// The size of a rank's slot, in vectors (or contributions of a rank), and the number of its
@@ -194,6 +207,7 @@ impl Algorithm {
         match self {
             Self::OnePhase => Some((call.slots(), call.slots())),
             Self::TwoPhases => Some((1, call.size)),
+            Self::Blocks(_) => Some((1, 1)),
             _ => None,
         }
     }
@@ -271,7 +285,13 @@ impl Algorithm {
             _ if self.in_segment() && !in_segment::suits(call) => None,
             Self::OnePhase if call.varying && !in_segment::has_cells(call) => None,
             Self::OnePhase => Some(Balanced),
-            Self::Direct | Self::TwoPhases | Self::DirectSlices if call.varying => None,
+            Self::Direct | Self::TwoPhases | Self::DirectSlices | Self::Blocks(_)
+                if call.varying =>
+            {
+                None
+            }
+            Self::Blocks(widths) if !blocks::suits(call, *widths) => None,
+            Self::Blocks(_) => exact(&[O::Barrier, O::Bcast, O::Reduce, O::Allreduce]),
             Self::Direct if operation == O::Barrier => None,
             Self::Direct => Some(Balanced),
             Self::TwoPhases | Self::DirectSlices => exact(&[O::Allreduce]),
@@ -362,6 +382,7 @@ impl Algorithm {
             (Self::Between, _) => between::build(b),
             (Self::OnePhase, _) => in_segment::one_phase(b),
             (Self::TwoPhases, _) => in_segment::two_phases(b),
+            (Self::Blocks(widths), _) => blocks::build(b, *widths),
             (Self::Direct, _) => in_segment::direct(b),
             (Self::DirectSlices, _) => in_segment::in_slices(b),
             (Self::Adapted(adapted), _) => match &adapted.shape {
