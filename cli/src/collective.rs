@@ -165,6 +165,9 @@ impl FromStr for Wanted {
         if wanted == "hostcopies" {
             return Ok(Wanted::HostCopies);
         }
+        if let Some(blocks) = blocks(&wanted) {
+            return Ok(Wanted::Flat(blocks));
+        }
         let found = Algorithm::FLAT
             .into_iter()
             .chain(Algorithm::IN_SEGMENT)
@@ -178,6 +181,19 @@ impl FromStr for Wanted {
             )
         })
     }
+}
+
+/// Blocks of other sizes than the smallest.
+fn blocks(name: &str) -> Option<Algorithm> {
+    let widths = name.strip_prefix("blocksof")?.split("in");
+    let bit = |width: &str| {
+        let width: Option<u32> = width.parse().ok();
+        width.filter(|width| width.is_power_of_two())
+    };
+    let bits = widths
+        .map(bit)
+        .try_fold(0, |bits, width| Some(bits | width?))?;
+    Some(Algorithm::Blocks(bits))
 }
 
 impl Wanted {
@@ -366,6 +382,9 @@ mod tests {
         }
         assert_eq!("Binomial".parse(), Ok(Wanted::Flat(Algorithm::Binomial)));
         assert_eq!("levels".parse(), Ok(Wanted::Levels));
+        let blocks = Wanted::Flat(Algorithm::Blocks(0b10_1000));
+        assert_eq!("blocks of 8 in 32".parse(), Ok(blocks));
+        assert!("blocks of 6".parse::<Wanted>().is_err());
         assert!("quick".parse::<Wanted>().unwrap_err().contains("ring"));
         assert!("12:".parse::<LinkSpec>().is_err() && "-1:2".parse::<LinkSpec>().is_err());
     }

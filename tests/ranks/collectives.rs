@@ -169,6 +169,35 @@ fn sums_have_the_same_bits_by_every_algorithm() {
     }
 }
 
+/// Lengths in turn: what one call has beside its flag says nothing to the next.
+#[test]
+fn short_and_long_sums_in_turn() {
+    for size in [2, 4, 5, 8, 9] {
+        on_shm(size, |comm| {
+            let (rank, ranks) = (comm.rank() as u64, comm.size() as u64);
+            for operation in [Operation::Allreduce, Operation::Reduce] {
+                by_all(&comm, operation, |how| {
+                    for (turn, count) in [1, 8, 4, 300, 2, 9000, 1].into_iter().enumerate() {
+                        let mine: Vec<u64> = (0..count).map(|i| (rank + 1) * (i + 3)).collect();
+                        let sum = |i: u64| (i + 3) * ranks * (ranks + 1) / 2;
+                        let right: Vec<u64> = (0..count).map(sum).collect();
+                        let mut sums = vec![0u64; count as usize];
+                        let root = turn % comm.size();
+                        match operation {
+                            Operation::Allreduce => comm.allreduce(&mine, &mut sums, Op::Sum),
+                            _ => comm.reduce(&mine, &mut sums, root, Op::Sum),
+                        }
+                        .expect("sum");
+                        if operation == Operation::Allreduce || comm.rank() == root {
+                            assert!(sums == right, "{how}, {count}");
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn what_does_not_commute_is_combined_in_rank_order() {
     // 2 x 2 matrices of integers.

@@ -221,13 +221,17 @@ fn candidates(
     }
 }
 
-/// A plan that can be carried out and is never chosen, since no costs of it are known: peers
-/// read plain memory through the kernel, where calls may have their flags in a segment.
+/// A plan that can be carried out and is no candidate, where calls may have their flags in a
+/// segment: peers read plain memory through the kernel, of which no costs are known, or blocks
+/// that are no parts of the machine.
 fn of_no_cost(wanted: &Algorithm, choice: &Choice) -> Option<Candidate> {
-    let direct = matches!(wanted, Algorithm::Direct | Algorithm::DirectSlices);
+    let known = matches!(
+        wanted,
+        Algorithm::Direct | Algorithm::DirectSlices | Algorithm::Blocks(_)
+    );
     let in_segment = |c: &osier_collectives::Candidate| c.plan.algorithm().in_segment();
     let is_for = wanted.keeps(choice.plan().call()).is_some();
-    (direct && is_for && choice.ranking.iter().any(in_segment)).then(|| Candidate {
+    (known && is_for && choice.ranking.iter().any(in_segment)).then(|| Candidate {
         name: wanted.to_string(),
         algorithm: Some((wanted.clone(), 1)),
         segments: 1,

@@ -348,6 +348,10 @@ pub fn execute<S: Segment, P: Places>(
             of_peer(segment, from, done)
         }
         Action::Fold { left, right, into } => {
+            // What lies beside the flag since a call before is no place of lent memory.
+            if is_slot(into) && places.slot_bytes() > BESIDE_FLAG_BYTES {
+                segment.lend(at, None);
+            }
             let all = operands(segment, places, at, (left, right, into));
             let done = all.and_then(|(one, other, into)| {
                 fold(
