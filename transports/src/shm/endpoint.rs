@@ -608,6 +608,7 @@ impl ShmEndpoint {
         let position = rx.ring.position();
         let mail = tx.mail.as_mut();
         let whole = |from, bytes| copy(0, from, bytes);
+        let mail = mail.filter(|m| !m.is_still());
         let mailed = mail.and_then(|m| m.take(position, kind, argument, room, whole));
         let bytes = match mailed {
             Some(bytes) => bytes,
@@ -618,7 +619,8 @@ impl ShmEndpoint {
                 }
                 // After the ring: a message in it is younger than one that
                 // names this position.
-                if tx.mail.as_ref().is_some_and(|m| m.waits(position)) {
+                let mail = tx.mail.as_ref().filter(|m| !m.is_still());
+                if mail.is_some_and(|m| m.waits(position)) {
                     return None;
                 }
                 let (bytes, more_room) = match short {
