@@ -34,3 +34,4 @@ mod send;
 pub mod steps;
 mod sync;
 pub mod traced;
+pub mod window;
