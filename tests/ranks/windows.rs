@@ -46,7 +46,11 @@ fn round(seed: u64) -> (Vec<Receive>, Vec<Message>) {
             message: None,
         })
         .collect();
-    let lengths = if seed % 2 == 0 { 2 } else { BYTES.len() };
+    let lengths = if seed.is_multiple_of(2) {
+        2
+    } else {
+        BYTES.len()
+    };
     let mut messages: Vec<Message> = receives
         .iter()
         .filter(|receive| !receive.cancelled)
@@ -97,7 +101,7 @@ fn receive(comm: &Communicator, seed: u64, receives: &[Receive], messages: &[Mes
         !cancels
     });
     comm.send(&[0u8], 0, GO).expect("go");
-    if seed % 5 > 0 {
+    if !seed.is_multiple_of(5) {
         random.shuffle(&mut requests);
     }
     for (at, mut request) in requests {

@@ -3,6 +3,10 @@
 //! A consumer that has fallen behind finds line after line full. The next one is fetched while
 //! the messages of this one are handled. One that has caught up does not: it would take the
 //! line from the producer, which writes it.
+//!
+//! # Invariants
+//! 1. Every processor of x86-64 has the prefetch of `fetch`, which reads nothing that a
+//!    program sees, at whatever address.
 
 use super::RingMemory;
 
@@ -43,11 +47,11 @@ impl Ahead {
     }
 }
 
-/// Has a line be fetched to be read. A hint, which any address may have.
+/// Has a line fetched to be read.
 #[inline(always)]
 fn fetch(line: *const i8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: every processor of x86-64 has it; it reads nothing.
+    // SAFETY: invariant 1.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
     }
