@@ -248,14 +248,14 @@ pub mod persistent {
 /// Requests beyond [`Request`]: waiting for several, sets, exchanges,
 /// requests of the program's own, buffered sends.
 pub mod requests {
-    #[doc(hidden)]
-    pub use crate::p2p::Begun;
     pub use crate::p2p::{
         AnyRequest, BSEND_OVERHEAD, Callbacks, Completer, FlushRequest, GeneralizedRequest, Member,
         ScopedRequest, SendRecv, SendRecvReplace, WaitSet, Waitable, Watched, first_over,
         status_all, status_any, status_some, test_all, test_any, test_some, wait_all, wait_any,
         wait_some,
     };
+    #[doc(hidden)]
+    pub use crate::p2p::{Batch, Begun};
 }
 
 /// Grids and graphs of ranks.

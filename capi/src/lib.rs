@@ -27,6 +27,7 @@
 mod abi;
 mod alltoallw;
 mod attributes;
+mod batch;
 mod buffers;
 mod call;
 mod callers;

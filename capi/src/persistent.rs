@@ -1,6 +1,7 @@
 //! Persistent requests; calls on any request but waiting.
 
 use crate::abi::*;
+use crate::batch::Entered;
 use crate::buffers::{Address, view, view_mut};
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, array, bad_request, count, get, put};
@@ -135,8 +136,12 @@ mpi! {
     }
 
     fn MPI_Startall(n: c_int, handles: *mut Handle) on On::Own; {
+        let mut entered = Entered::default();
         for handle in array(handles, count(n)?)? {
-            start(*handle)?;
+            if !REQUESTS.get_mut(*handle).is_some_and(|p| entered.start(p)) {
+                entered.leave();
+                start(*handle)?;
+            }
         }
     }
 

@@ -36,6 +36,8 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 const CHUNKS: usize = 1 << 14;
 const INDEX_BITS: u32 = 26;
 
+// In this order: an object's first words, which few ask more of, share a line with these.
+#[repr(C)]
 struct Slot<T> {
     generation: AtomicU32,
     /// Of a free slot: the one below it, as in `Table::free`.
@@ -61,6 +63,13 @@ impl<T> Slot<T> {
             .compare_exchange(had, had.wrapping_add(1), success, failure)
             .is_ok()
     }
+}
+
+/// What [`Table::end_words`] has found.
+pub enum Found<R> {
+    /// The object has ended.
+    Ends(R),
+    Stays(R),
 }
 
 /// The upper half of a stack's next state.
@@ -270,16 +279,21 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Takes out an object of which nothing is to be dropped, if `end` says so: what it found.
+    /// Uses an object, for its sole user, and takes it out if `end` says that it has ended and
+    /// nothing of it is to be dropped: what it found.
     #[inline(always)]
     pub fn end_words<R>(
         &'static self,
         handle: Handle,
-        end: impl FnOnce(&T) -> Option<R>,
-    ) -> Option<R> {
+        end: impl FnOnce(&mut T) -> Option<Found<R>>,
+    ) -> Option<Found<R>> {
         let slot = self.live(handle)?;
-        // SAFETY: an odd generation: it is there, and stays by invariant 3.
-        let found = end(unsafe { &*slot.value.get().cast::<T>() })?;
+        // SAFETY: an odd generation: it is there, and stays by invariant 3, which gives the
+        // caller sole use of it.
+        let found = end(unsafe { &mut *slot.value.get().cast::<T>() })?;
+        if let Found::Stays(_) = found {
+            return Some(found);
+        }
         if !slot.ends(handle, self.is_alone()) {
             return None;
         }

@@ -4,12 +4,14 @@
 //! MPI 5.0, sections 3.7.3 to 3.7.5.
 
 use crate::abi::*;
+use crate::batch::{Entered, Short};
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, array, array_mut, count, get, put};
 use crate::held;
 use crate::objects::REQUESTS;
 use crate::persistent::{in_place, request};
 use crate::status::{EMPTY, error_in, leave};
+use crate::table::Found;
 use crate::work::Pending;
 use osier::requests::{Watched, first_over};
 
@@ -112,6 +114,13 @@ impl Statuses {
         }
     }
 
+    #[inline(always)]
+    fn leave_short(&self, at: usize, short: Short) {
+        if !self.0.is_null() {
+            self.leave_whole(at, short.status());
+        }
+    }
+
     /// With all of its fields.
     #[inline(always)]
     fn leave_whole(&self, at: usize, status: CStatus) {
@@ -173,19 +182,33 @@ fn finish_these(
 /// Ends all, which are over or are waited for. Each status has an error.
 fn finish_all(handles: &mut [Handle], statuses: &Statuses) -> Res {
     let mut first = None;
+    let mut entered = Entered::default();
     for (at, handle) in handles.iter_mut().enumerate() {
         // What is a few words has no status of its own.
-        let ended = match REQUESTS.end_words(*handle, |p| Some((p.end_words()?, p.on))) {
-            Some((Ok(status), _)) => {
+        if let Some(Found::Ends(short)) = REQUESTS.end_words(*handle, |p| entered.end_short(p)) {
+            *handle = MPI_REQUEST_NULL;
+            statuses.leave_short(at, short);
+            continue;
+        }
+        let ended = match REQUESTS.end_words(*handle, |p| entered.end(p)) {
+            Some(Found::Ends((Ok(status), _))) => {
                 *handle = MPI_REQUEST_NULL;
                 statuses.leave_whole(at, status);
                 continue;
             }
-            Some((Err(e), on)) => {
+            Some(Found::Stays((Ok(status), _))) => {
+                statuses.leave_whole(at, status);
+                continue;
+            }
+            Some(Found::Ends((Err(e), on))) => {
                 *handle = MPI_REQUEST_NULL;
                 Err(Fail::from(e).on(on))
             }
-            None => finish(handle),
+            Some(Found::Stays((Err(e), on))) => Err(Fail::from(e).on(on)),
+            None => {
+                entered.leave();
+                finish(handle)
+            }
         };
         match ended {
             Ok(status) => {

@@ -15,6 +15,7 @@ use osier::partitioned::{
 use osier::persistent::{Persistent, PersistentCollective};
 use osier::requests::{GeneralizedRequest, Waitable, Watched};
 use osier::{Communicator, Request, Status};
+use osier_engine::progress::window::Handle as Posted;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -36,7 +37,7 @@ pub enum Work {
     },
     /// A receive that its communicator knows by this handle. It becomes a `Recv` before
     /// anything but its end is asked for: see [`Pending::widen`].
-    Posted(u32),
+    Posted(Posted),
     Send(Request<Memory>),
     Recv(Request<MemoryMut>),
     /// A pair of transfers, a collective, a flush.
@@ -246,7 +247,7 @@ impl Pending {
     }
 
     #[cold]
-    fn widen_posted(&mut self, handle: u32) {
+    fn widen_posted(&mut self, handle: Posted) {
         // The communicator still exists: freeing it first makes full requests of what it has
         // posted.
         if let On::Comm(on) = self.on

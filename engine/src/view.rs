@@ -471,7 +471,7 @@ fn not_of_the_host() -> ! {
 /// # Safety
 /// As for `copy_nonoverlapping`.
 #[inline]
-unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
+pub(crate) unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
     macro_rules! whole {
         ($t:ty) => {{
             // SAFETY: invariant 6: the caller lets `bytes` bytes be read, which are as many

@@ -179,7 +179,7 @@ impl Communicator {
         let posted = on.irecv_raw(view, Pattern::exact(0, tag))?;
         Ok(match posted {
             Posted::Done(_) => Context::Known(buffer[0]),
-            pending => Context::Coming(Request::new(on, Some(pending), buffer)),
+            pending => Context::Coming(Request::of_posted(on, Some(pending), buffer)),
         })
     }
 

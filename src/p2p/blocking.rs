@@ -1,6 +1,7 @@
 //! Blocking send, receive and probe.
 
 use super::message::Message;
+use super::started::Begun;
 use super::status::Status;
 use crate::comm::Communicator;
 use crate::names::{self, Rank, Source, Tag, TagSelector};
@@ -10,6 +11,7 @@ use osier_engine::matching::{Pattern, TagPattern};
 use osier_engine::progress::backoff;
 use osier_engine::progress::lane::{Lane, Mode, Outcome, Posted};
 use osier_engine::progress::receive::Direct;
+use osier_engine::progress::window::Handle;
 use osier_engine::trace::event::{ANY, Event, Kind};
 use osier_engine::trace::{Span, now_ns};
 use osier_engine::view::{Buffer, BufferMut, RawView};
@@ -171,9 +173,7 @@ impl Communicator {
         {
             return match begun {
                 Begun::Received(bytes) => Ok(Status::new(source as usize, tag, bytes)),
-                Begun::Posted(handle) => Ok(self
-                    .reported(self.wait_raw(Posted::Pending(handle)))?
-                    .into()),
+                Begun::Posted(handle) => Ok(self.reported(self.wait_handle(handle))?.into()),
             };
         }
         match self.reported(names::pattern(source, tag, self.peer_count()))? {
@@ -480,68 +480,6 @@ impl Communicator {
         begun
     }
 
-    /// Begins to receive what names its source and tag, for layers above that keep handles
-    /// for requests; `None`: it needs a request, and nothing has happened.
-    ///
-    /// # Safety
-    /// The memory stays, and nothing else uses it, until [`Communicator::end_receive`] has
-    /// returned for the handle, or the request of [`Communicator::adopt_receive`] is over.
-    #[doc(hidden)]
-    #[inline(always)]
-    #[track_caller]
-    pub unsafe fn begin_receive<B: BufferMut>(
-        &self,
-        buffer: &mut B,
-        source: impl Into<Source>,
-        tag: impl Into<TagSelector>,
-    ) -> Option<Begun> {
-        let (source, tag) = names::exact(source.into(), tag.into(), self.peer_count())?;
-        let mut lane = self.lane().lock();
-        if !lane.is_plain() {
-            return None;
-        }
-        let view = buffer.view_mut().raw();
-        if view.as_device().is_some() {
-            return None;
-        }
-        let begun = match lane.receive_at_once(&view, source, tag) {
-            Some(Posted::Done(outcome)) => Some(Begun::Received(outcome.bytes)),
-            Some(Posted::Pending(handle)) => Some(Begun::Posted(handle)),
-            None if lane.expects_all() => lane.post_exact(view, source, tag).map(Begun::Posted),
-            None => None,
-        };
-        self.core().after(&mut lane);
-        begun
-    }
-
-    /// Waits for a receive that [`Communicator::begin_receive`] has posted.
-    ///
-    /// # Errors
-    /// As [`Communicator::recv`], of the transfer.
-    #[doc(hidden)]
-    #[inline]
-    #[track_caller]
-    pub fn end_receive(&self, handle: u32) -> Result<Outcome> {
-        let ended = match self.end_early(handle) {
-            Some(ended) => ended,
-            None => self.wait_raw(Posted::Pending(handle)),
-        };
-        self.reported(ended)
-    }
-
-    /// Receives a short message that is there already.
-    #[inline]
-    pub(crate) fn receive_early(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
-        if self.core().trace.is_some() || view.as_device().is_some() {
-            return None;
-        }
-        let mut lane = self.lane().lock();
-        if !lane.may_receive_directly(Pattern::exact(source, tag)) {
-            return None;
-        }
-        lane.receive_next(view, source, tag)
-    }
-
     /// Waits a while for a short message, with the lane in hand. Under the conditions
     /// of [`Lane::receive_direct`].
     #[inline]
@@ -618,7 +556,7 @@ impl Communicator {
                 }
                 Direct::Begun(handle) => {
                     lane.backoff.found(misses);
-                    return Some(Begun::Posted(handle));
+                    return Some(Begun::Posted(Handle::of_op(handle)));
                 }
                 Direct::Other => return None,
             }
@@ -633,7 +571,7 @@ impl Communicator {
         {
             return match begun {
                 Begun::Received(bytes) => Ok(Outcome { source, tag, bytes }),
-                Begun::Posted(handle) => self.wait_raw(Posted::Pending(handle)),
+                Begun::Posted(handle) => self.wait_handle(handle),
             };
         }
         self.recv_posted(view, pattern)
@@ -673,58 +611,6 @@ impl Communicator {
         self.core().after(&mut lane);
         drop(lane);
         self.wait_raw(posted?)
-    }
-
-    /// The result of an operation that is complete, or whose message is there and short.
-    #[inline]
-    pub(crate) fn end_early(&self, handle: u32) -> Option<Result<Outcome>> {
-        if self.core().trace.is_some() {
-            return None;
-        }
-        let mut lane = self.lane().lock();
-        let ended = lane.take_served(handle);
-        self.core().after(&mut lane);
-        ended
-    }
-
-    #[track_caller]
-    pub(crate) fn wait_raw(&self, posted: Posted) -> Result<Outcome> {
-        match posted {
-            Posted::Done(outcome) => Ok(outcome),
-            Posted::Pending(handle) => match self.end_early(handle) {
-                Some(ended) => ended,
-                None => {
-                    let _span = self.span(Kind::Wait, ANY, ANY, 0);
-                    self.core()
-                        .wait_on(self.lane(), |lane| lane.take_served(handle))
-                }
-            },
-        }
-    }
-
-    /// Waits for all; returns the first error.
-    #[track_caller]
-    pub(crate) fn wait_many(&self, handles: Vec<Option<u32>>) -> Option<Error> {
-        let count = match self.core().trace {
-            None => 0,
-            Some(_) => handles.iter().flatten().count(),
-        };
-        let mut left = handles.into_iter().flatten();
-        let mut next = left.next();
-        let mut first = None;
-        if next.is_some() {
-            let _span = self.span(Kind::WaitAll, ANY, ANY, count);
-            self.core().wait_on(self.lane(), |lane| {
-                while let Some(handle) = next {
-                    if let Err(e) = lane.take_served(handle)? {
-                        first.get_or_insert(e);
-                    }
-                    next = left.next();
-                }
-                Some(())
-            });
-        }
-        first
     }
 
     /// Begins to record a call, if anybody records.
@@ -797,16 +683,6 @@ impl Communicator {
         self.core()
             .wait_on(self.lane(), |lane| lane.revoke(handle).then_some(()));
     }
-}
-
-/// What [`Communicator::begin_receive`] has done.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub enum Begun {
-    /// Received so many bytes.
-    Received(usize),
-    /// Posted an operation, which this handle names.
-    Posted(u32),
 }
 
 pub(crate) fn elements<T: Datatype>(bytes: usize) -> Result<usize> {

@@ -53,7 +53,7 @@ impl Communicator {
                 let copy = self.reported(copy_of(self, &view))?;
                 let raw = view.packed_at(copy.as_ptr().cast_mut());
                 let posted = self.isend_raw(raw, dest, send_tag, Mode::Standard);
-                Some(Request::new(self, Some(self.reported(posted)?), copy))
+                Some(Request::of_posted(self, Some(self.reported(posted)?), copy))
             }
             _ => None,
         };
@@ -123,7 +123,7 @@ impl Communicator {
             Some(pattern) => Some(self.reported(self.irecv_raw(view, pattern))?),
             None => None,
         };
-        let recv = Request::new(self, received, buffer);
+        let recv = Request::of_posted(self, received, buffer);
         let posted: Option<Posted> = match dest {
             Some(dest) => {
                 let posted = self.isend_raw(raw, dest, send_tag, Mode::Standard);
@@ -132,7 +132,7 @@ impl Communicator {
             None => None,
         };
         Ok(SendRecvReplace(SendRecv {
-            send: Some(Request::new(self, posted, copy)),
+            send: Some(Request::of_posted(self, posted, copy)),
             recv: Some(recv),
         }))
     }

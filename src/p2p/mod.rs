@@ -14,6 +14,7 @@
 //! [`Communicator::irecv`]: crate::Communicator::irecv
 //! [`Communicator::on_stream`]: crate::Communicator::on_stream
 
+mod batch;
 mod blocking;
 pub(crate) mod buffered;
 mod elements;
@@ -27,13 +28,14 @@ mod persistent;
 mod regions;
 mod request;
 mod scope;
+mod started;
 mod status;
 mod transfer;
 mod waits;
 mod waitset;
 
 #[doc(hidden)]
-pub use blocking::Begun;
+pub use batch::Batch;
 pub(crate) use buffered::buffer_calls;
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
 #[doc(hidden)]
@@ -53,6 +55,8 @@ pub use regions::{Region, RegionSet, Regions};
 pub use request::Request;
 pub(crate) use scope::ScopedRuns;
 pub use scope::{Scope, ScopedRequest};
+#[doc(hidden)]
+pub use started::Begun;
 pub use status::Status;
 pub(crate) use transfer::is_driven;
 pub(crate) use waits::sealed;

@@ -17,6 +17,7 @@
 //! MPI 5.0, section 3.9.
 
 use super::scope::{Scope, ScopedRequest};
+use super::started::Started;
 use super::status::Status;
 use super::transfer::Transfer;
 use super::waits::{Waitable, sealed};
@@ -24,8 +25,9 @@ use crate::comm::Communicator;
 use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
-use osier_engine::matching::Pattern;
-use osier_engine::progress::lane::{Mode, Posted};
+use osier_engine::matching::{Pattern, TagPattern};
+use osier_engine::progress::cell::LaneGuard;
+use osier_engine::progress::lane::{Mode, Outcome};
 use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use std::future::Future;
 use std::pin::Pin;
@@ -82,6 +84,15 @@ enum Plan {
     Receive(Pattern),
 }
 
+/// Source and tag of a pattern that has both.
+#[inline(always)]
+fn exact(pattern: Pattern) -> Option<(u32, u32)> {
+    match (pattern.source, pattern.tag) {
+        (Some(source), TagPattern::Exact(tag)) => Some((source, tag)),
+        _ => None,
+    }
+}
+
 #[derive(Clone, Copy)]
 enum How {
     Mode(Mode),
@@ -104,15 +115,48 @@ impl Plan {
     }
 
     #[track_caller]
-    fn post(self, comm: &Communicator, view: RawView) -> Result<Option<Posted>> {
+    fn post(self, comm: &Communicator, view: &RawView) -> Result<Option<Started>> {
+        if comm.core().trace.is_none()
+            && let Some(started) = self.post_within(&mut comm.lane().lock(), view)
+        {
+            return Ok(Some(started));
+        }
+        let view = view.clone();
         match self {
             Plan::Nobody => Ok(None),
-            Plan::Send { dest, tag, mode } => comm.isend_raw(view, dest, tag, mode).map(Some),
+            Plan::Send { dest, tag, mode } => {
+                let posted = comm.isend_raw(view, dest, tag, mode)?;
+                Ok(Some(posted.into()))
+            }
             Plan::Buffered { dest, tag } => {
                 comm.bsend_raw(view, Some(dest), tag)?;
                 Ok(None)
             }
-            Plan::Receive(pattern) => comm.irecv_raw(view, pattern).map(Some),
+            Plan::Receive(pattern) => {
+                let posted = comm.irecv_raw(view, pattern)?;
+                Ok(Some(posted.into()))
+            }
+        }
+    }
+
+    /// Posts a send that leaves at once, or a receive of a known source and tag; `None`: it
+    /// needs more, and nothing has happened.
+    #[inline]
+    #[track_caller]
+    fn post_within(self, lane: &mut LaneGuard<'_>, view: &RawView) -> Option<Started> {
+        match self {
+            Plan::Send { dest, tag, mode } => {
+                let bytes = view.bytes();
+                let source = dest;
+                let sent = mode != Mode::Synchronous && lane.send_now(view, dest, tag);
+                sent.then_some(Started::Done(Outcome { source, tag, bytes }))
+            }
+            Plan::Receive(pattern) => {
+                let (source, tag) = exact(pattern)?;
+                let begun = lane.begin_exact(view, source, tag)?;
+                Some(Started::of_receive(begun, source, tag))
+            }
+            Plan::Nobody | Plan::Buffered { .. } => None,
         }
     }
 }
@@ -235,8 +279,9 @@ pub struct Persistent<B: OwnedBuffer> {
     transfer: Transfer,
     plan: Plan,
     buffer: Option<B>,
-    /// Asked at each start: the buffer may have been exchanged.
     view: fn(&mut B) -> RawView,
+    /// What it says, until the buffer may have been exchanged.
+    prepared: Option<RawView>,
 }
 
 impl<B: OwnedBuffer> Persistent<B> {
@@ -246,6 +291,7 @@ impl<B: OwnedBuffer> Persistent<B> {
             plan,
             buffer: Some(buffer),
             view,
+            prepared: None,
         }
     }
 
@@ -266,11 +312,63 @@ impl<B: OwnedBuffer> Persistent<B> {
         if self.transfer.is_active() {
             return Err(started_twice());
         }
-        let buffer = self.buffer.as_mut().ok_or_else(buffer_in_use)?;
-        let view = (self.view)(buffer);
+        let view = match &self.prepared {
+            Some(view) => view,
+            None => {
+                let buffer = self.buffer.as_mut().ok_or_else(buffer_in_use)?;
+                self.prepared.insert((self.view)(buffer))
+            }
+        };
         let posted = self.plan.post(self.transfer.communicator(), view)?;
         self.transfer.begin(posted);
         Ok(())
+    }
+
+    /// As [`Persistent::start`] within the lane, if it is inactive, was started before, and
+    /// needs no more than to be posted; false: nothing has happened.
+    #[inline]
+    #[track_caller]
+    pub(super) fn start_within(&mut self, lane: &mut LaneGuard<'_>) -> bool {
+        if self.transfer.is_active() {
+            return false;
+        }
+        let Some(view) = &self.prepared else {
+            return false;
+        };
+        if let Plan::Receive(pattern) = self.plan
+            && let (Some((source, tag)), Some(origin)) = (exact(pattern), view.as_contiguous())
+            && let Some(posted) = lane.post_behind(origin, view.bytes(), source, tag)
+        {
+            self.transfer.begin_pending(posted);
+            return true;
+        }
+        if let Plan::Send { dest, tag, mode } = self.plan
+            && mode != Mode::Synchronous
+        {
+            let sent = lane.send_now(view, dest, tag);
+            if sent {
+                self.transfer.begin_done(dest, tag, view.bytes());
+            }
+            return sent;
+        }
+        self.start_receive_within(lane)
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn start_receive_within(&mut self, lane: &mut LaneGuard<'_>) -> bool {
+        let view = self.prepared.as_ref();
+        let started = view.and_then(|view| self.plan.post_within(lane, view));
+        let begins = started.is_some();
+        if begins {
+            self.transfer.begin(started);
+        }
+        begins
+    }
+
+    /// What it is made of.
+    pub(super) fn transfer(&mut self) -> &mut Transfer {
+        &mut self.transfer
     }
 
     /// Whether it was started and not waited for since.
@@ -329,6 +427,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// # Errors
     /// Of kind [`ErrorKind::Argument`], while the transfer is in flight.
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
+        self.prepared = None;
         match &mut self.buffer {
             Some(buffer) if !self.transfer.is_pending() => Ok(buffer),
             _ => Err(self.transfer.communicator().raise(buffer_in_use())),
@@ -532,7 +631,7 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
             return Err(comm.raise(started_twice()));
         }
         let view = (self.view)(self.buffer);
-        let posted = self.plan.post(comm, view);
+        let posted = self.plan.post(comm, &view);
         self.request = Some(self.scope.request(comm.reported(posted)?));
         Ok(())
     }

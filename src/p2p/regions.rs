@@ -10,6 +10,7 @@ use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_datatype::{Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::lane::Mode;
+use osier_engine::progress::window::Handle;
 use osier_engine::view::{RawView, View, ViewMut};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -103,7 +104,7 @@ pub struct RegionSet<'scope, 'env, T: Datatype> {
 enum Receive {
     /// It may be posted yet.
     Ahead(RawView),
-    Posted(u32),
+    Posted(Handle),
     Ended,
 }
 
@@ -248,7 +249,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         let mut receives = self.receives.borrow_mut();
         for (index, receive) in receives.iter_mut().enumerate() {
             if let Receive::Posted(handle) = *receive
-                && comm.core().with(comm.lane(), |lane| lane.is_done(handle))
+                && comm.core().with(comm.lane(), |lane| lane.is_over(handle))
             {
                 *receive = Receive::Ended;
             }

@@ -2,6 +2,7 @@
 //! function that began them.
 
 use super::message::Message;
+use super::started::Started;
 use super::status::Status;
 use super::transfer::{Transfer, driven_waker};
 use super::waits::{Waitable, sealed};
@@ -10,6 +11,7 @@ use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::lane::{Mode, Posted};
+use osier_engine::progress::window::Handle;
 use osier_engine::view::{OwnedBuffer, OwnedBufferMut};
 use std::future::Future;
 use std::pin::Pin;
@@ -145,7 +147,7 @@ impl Communicator {
         let posted = match self.reported(dest.check(self.peer_count()))? {
             Some(dest) => {
                 let posted = self.isend_raw(buffer.view().raw(), dest, tag, mode);
-                Some(self.reported(posted)?)
+                Some(self.reported(posted)?.into())
             }
             None => None,
         };
@@ -170,7 +172,7 @@ impl Communicator {
         let posted =
             match self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))? {
                 Some(pattern) => {
-                    let posted = self.irecv_raw(buffer.view_mut().raw(), pattern);
+                    let posted = self.start_receive(buffer.view_mut().raw(), pattern);
                     Some(self.reported(posted)?)
                 }
                 None => None,
@@ -180,8 +182,8 @@ impl Communicator {
 
     /// The request of a receive that [`Communicator::begin_receive`] has posted.
     #[doc(hidden)]
-    pub fn adopt_receive<B: OwnedBufferMut>(&self, handle: u32, buffer: B) -> Request<B> {
-        Request::new(self, Some(Posted::Pending(handle)), buffer)
+    pub fn adopt_receive<B: OwnedBufferMut>(&self, handle: Handle, buffer: B) -> Request<B> {
+        Request::new(self, Some(Started::Pending(handle)), buffer)
     }
 
     /// Runs a future to its end; this thread drives the communication that it
@@ -209,16 +211,21 @@ impl Message {
     pub fn irecv<B: OwnedBufferMut>(mut self, mut buffer: B) -> Result<Request<B>> {
         let posted = self.post(buffer.view_mut().raw());
         let posted = self.communicator().reported(posted)?;
-        Ok(Request::new(self.communicator(), posted, buffer))
+        Ok(Request::of_posted(self.communicator(), posted, buffer))
     }
 }
 
 impl<B: OwnedBuffer> Request<B> {
-    pub(crate) fn new(comm: &Communicator, posted: Option<Posted>, buffer: B) -> Self {
+    pub(super) fn new(comm: &Communicator, posted: Option<Started>, buffer: B) -> Self {
         Self {
             transfer: Transfer::new(comm, posted),
             buffer: Some(buffer),
         }
+    }
+
+    /// Of an operation that was posted; `None` if there is nobody to transfer with.
+    pub(crate) fn of_posted(comm: &Communicator, posted: Option<Posted>, buffer: B) -> Self {
+        Self::new(comm, posted.map(Started::from), buffer)
     }
 
     /// Waits for the end; gives back the buffer.

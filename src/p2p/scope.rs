@@ -8,6 +8,7 @@
 
 use super::message::Message;
 use super::partitioned::{self, Side};
+use super::started::{Begun, Started};
 use super::status::Status;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
@@ -16,6 +17,7 @@ use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::Pattern;
 use osier_engine::progress::lane::{Mode, Outcome, Posted};
+use osier_engine::progress::window::Handle;
 use osier_engine::trace::event::Kind;
 use osier_engine::view::{Buffer, BufferMut, RawView};
 use std::cell::RefCell;
@@ -55,7 +57,7 @@ impl ScopedRuns {
 pub(super) struct Pending {
     /// Partitioned requests that were set up.
     hosted: Vec<Arc<dyn Side>>,
-    handles: Vec<Option<u32>>,
+    handles: Vec<Option<Handle>>,
     free: Vec<usize>,
 }
 
@@ -67,7 +69,7 @@ impl std::fmt::Debug for Pending {
 }
 
 impl Pending {
-    pub(super) fn add(&mut self, handle: u32) -> usize {
+    pub(super) fn add(&mut self, handle: Handle) -> usize {
         match self.free.pop() {
             Some(at) => {
                 self.handles[at] = Some(handle);
@@ -112,7 +114,7 @@ pub struct ScopedRequest<'scope> {
 
 #[derive(Debug)]
 enum State {
-    Pending { handle: u32, at: usize },
+    Pending { handle: Handle, at: usize },
     Done(Result<Status>),
 }
 
@@ -241,7 +243,7 @@ impl Drop for Revoker<'_> {
     fn drop(&mut self) {
         let pending = self.0.take();
         for handle in pending.handles.into_iter().flatten() {
-            self.2.revoke_raw(handle);
+            self.2.revoke_handle(handle);
         }
         for run in self.1.0.take() {
             self.2.give_up_collective(run);
@@ -319,10 +321,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> Result<ScopedRequest<'scope>> {
         let (source, tag, peers) = (source.into(), tag.into(), self.comm.peer_count());
         if let Some((source, tag)) = names::exact(source, tag, peers)
-            && let Some(bytes) =
-                buffer.lend_mut(|view| self.comm.receive_early(view.as_raw(), source, tag))
+            && let Some(begun) =
+                buffer.lend_mut(|view| self.comm.begin_view(view.as_raw(), source, tag))
         {
-            return Ok(self.done(Status::new(source as usize, tag, bytes)));
+            return Ok(match begun {
+                Begun::Received(bytes) => self.done(Status::new(source as usize, tag, bytes)),
+                Begun::Posted(handle) => self.pending(handle),
+            });
         }
         let pattern = self.comm.reported(names::pattern(source, tag, peers))?;
         self.recv_raw(buffer.view_mut().raw(), pattern)
@@ -357,7 +362,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         tag: impl Into<Tag>,
     ) -> Result<ScopedRequest<'scope>> {
         self.comm.bsend(buffer, dest, tag)?;
-        Ok(self.request(None))
+        Ok(self.done(Status::EMPTY))
     }
 
     /// Begins to receive a message that a matched probe has taken.
@@ -408,7 +413,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let tag = self.comm.reported(tag.check())?;
         let dest = self.comm.reported(dest.check(self.comm.peer_count()))?;
         let Some(dest) = dest else {
-            return Ok(self.request(None));
+            return Ok(self.done(Status::EMPTY));
         };
         let _span = self.comm.span(Kind::Isend, dest, tag, view.bytes());
         if mode != Mode::Synchronous && self.comm.send_now(&view, dest, tag) {
@@ -435,7 +440,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
                 let posted = self.comm.reported(self.comm.irecv_raw(view, pattern))?;
                 Ok(self.request(Some(posted)))
             }
-            None => Ok(self.request(None)),
+            None => Ok(self.done(Status::EMPTY)),
         }
     }
 
@@ -449,27 +454,33 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         }
     }
 
+    /// One under way.
     #[inline]
-    pub(super) fn request(&'scope self, posted: Option<Posted>) -> ScopedRequest<'scope> {
-        let state = match posted {
-            None => State::Done(Ok(Status::EMPTY)),
-            Some(Posted::Done(outcome)) => State::Done(Ok(outcome.into())),
-            Some(Posted::Pending(handle)) => State::Pending {
-                handle,
-                at: self.pending.borrow_mut().add(handle),
-            },
-        };
+    fn pending(&'scope self, handle: Handle) -> ScopedRequest<'scope> {
+        let at = self.pending.borrow_mut().add(handle);
         ScopedRequest {
             comm: self.comm,
             pending: &self.pending,
-            state,
+            state: State::Pending { handle, at },
+        }
+    }
+
+    #[inline]
+    pub(super) fn request<P: Into<Started>>(
+        &'scope self,
+        posted: Option<P>,
+    ) -> ScopedRequest<'scope> {
+        match posted.map(P::into) {
+            None => self.done(Status::EMPTY),
+            Some(Started::Done(outcome)) => self.done(outcome.into()),
+            Some(Started::Pending(handle)) => self.pending(handle),
         }
     }
 }
 
 impl ScopedRequest<'_> {
     /// The operation, if its memory may be in use.
-    pub(super) fn handle(&self) -> Option<u32> {
+    pub(super) fn handle(&self) -> Option<Handle> {
         match self.state {
             State::Pending { handle, .. } => Some(handle),
             State::Done(_) => None,
@@ -490,7 +501,7 @@ impl ScopedRequest<'_> {
         let result = match self.state {
             State::Done(result) => result,
             State::Pending { handle, at } => {
-                let result = self.comm.wait_raw(Posted::Pending(handle));
+                let result = self.comm.wait_handle(handle);
                 self.pending.borrow_mut().remove(at);
                 result.map(Status::from)
             }
@@ -507,10 +518,10 @@ impl ScopedRequest<'_> {
         let core = self.comm.core();
         core.check_deaths();
         let result = core.with(self.comm.lane(), |lane| {
-            if !lane.is_done(handle) {
+            if !lane.is_over(handle) {
                 lane.progress_awake();
             }
-            lane.take(handle)
+            lane.end(handle)
         });
         match result {
             Some(result) => {
@@ -541,7 +552,7 @@ impl ScopedRequest<'_> {
             return false;
         };
         let core = self.comm.core();
-        let cancelled = core.with(self.comm.lane(), |lane| lane.cancel(handle));
+        let cancelled = core.with(self.comm.lane(), |lane| lane.cancel_posted(handle));
         if cancelled {
             self.pending.borrow_mut().remove(at);
             self.state = State::Done(Ok(Status::CANCELLED));
@@ -557,7 +568,7 @@ impl ScopedRequest<'_> {
     #[track_caller]
     pub fn revoke(self) -> Result<()> {
         if let State::Pending { handle, at } = self.state {
-            self.comm.revoke_raw(handle);
+            self.comm.revoke_handle(handle);
             self.pending.borrow_mut().remove(at);
         }
         Ok::<(), Error>(())
@@ -596,10 +607,13 @@ impl sealed::Notifies for ScopedRequest<'_> {
         };
         let core = self.comm.core();
         let result = core.with(self.comm.lane(), |lane| {
-            if lane.notify(handle, ready, token) {
+            if lane
+                .op_of(handle)
+                .is_some_and(|op| lane.notify(op, ready, token))
+            {
                 return None;
             }
-            lane.take(handle)
+            lane.end(handle)
         });
         match result {
             Some(result) => {

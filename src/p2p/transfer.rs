@@ -2,19 +2,20 @@
 //!
 //! What requests of all kinds are made of; the memory is theirs.
 
+use super::started::Started;
 use super::status::Status;
 use crate::comm::Communicator;
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::Core;
-use osier_engine::progress::lane::Posted;
+use osier_engine::progress::window::Handle;
 use osier_engine::trace::event::Kind;
 use std::any::Any;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 enum State {
-    Pending(u32),
+    Pending(Handle),
     Done(Result<Status>),
     Taken,
 }
@@ -29,7 +30,7 @@ pub(super) struct Transfer {
 
 impl Transfer {
     /// The posted operation; `None` if the peer is `PROC_NULL`.
-    pub fn new(comm: &Communicator, posted: Option<Posted>) -> Self {
+    pub fn new(comm: &Communicator, posted: Option<Started>) -> Self {
         let mut transfer = Self::taken(comm);
         transfer.begin(posted);
         transfer
@@ -45,12 +46,24 @@ impl Transfer {
     }
 
     /// Begins, or begins again.
-    pub fn begin(&mut self, posted: Option<Posted>) {
+    pub fn begin(&mut self, posted: Option<Started>) {
         self.state = match posted {
             None => State::Done(Ok(Status::EMPTY)),
-            Some(Posted::Done(outcome)) => State::Done(Ok(outcome.into())),
-            Some(Posted::Pending(handle)) => State::Pending(handle),
+            Some(Started::Done(outcome)) => State::Done(Ok(outcome.into())),
+            Some(Started::Pending(handle)) => State::Pending(handle),
         };
+    }
+
+    /// Begins one that is under way.
+    #[inline(always)]
+    pub fn begin_pending(&mut self, handle: Handle) {
+        self.state = State::Pending(handle);
+    }
+
+    /// Begins one that is over.
+    #[inline(always)]
+    pub fn begin_done(&mut self, peer: u32, tag: u32, bytes: usize) {
+        self.state = State::Done(Ok(Status::new(peer as usize, tag, bytes)));
     }
 
     pub fn communicator(&self) -> &Communicator {
@@ -70,7 +83,7 @@ impl Transfer {
     /// Of the operation whose result was not taken.
     pub fn handle(&self) -> Option<u32> {
         match self.state {
-            State::Pending(handle) => Some(handle),
+            State::Pending(handle) => self.core().with(self.comm.lane(), |l| l.op_of(handle)),
             _ => None,
         }
     }
@@ -88,10 +101,10 @@ impl Transfer {
         core.check_deaths();
         let asked = self.comm.trace_ask();
         let result = core.with(self.comm.lane(), |lane| {
-            if !lane.is_done(handle) {
+            if !lane.is_over(handle) {
                 lane.progress_awake();
             }
-            lane.take(handle)
+            lane.end(handle)
         });
         if result.is_some() {
             self.comm.trace_found(Kind::Test, asked, None);
@@ -108,11 +121,38 @@ impl Transfer {
         }
     }
 
+    /// Names it to the lane, unless it is known to be over.
+    #[inline]
+    pub fn under_way(&self) -> Option<Handle> {
+        match self.state {
+            State::Pending(handle) => Some(handle),
+            _ => None,
+        }
+    }
+
+    /// Its end was taken from the lane.
+    #[inline]
+    pub fn forget(&mut self) {
+        self.state = State::Taken;
+    }
+
+    /// The result of one that is known to have succeeded.
+    #[inline]
+    pub fn take_success(&mut self) -> Option<Status> {
+        match self.state {
+            State::Done(Ok(status)) => {
+                self.state = State::Taken;
+                Some(status)
+            }
+            _ => None,
+        }
+    }
+
     /// Waits for its end, and takes the result.
     #[track_caller]
     pub fn wait(&mut self) -> Result<Status> {
         if let State::Pending(handle) = self.state {
-            let result = self.comm.wait_raw(Posted::Pending(handle));
+            let result = self.comm.wait_handle(handle);
             self.state = State::Done(result.map(Status::from));
         }
         self.take()
@@ -146,7 +186,7 @@ impl Transfer {
             return false;
         };
         let core = self.comm.core();
-        let cancelled = core.with(self.comm.lane(), |lane| lane.cancel(handle));
+        let cancelled = core.with(self.comm.lane(), |lane| lane.cancel_posted(handle));
         if cancelled {
             self.state = State::Done(Ok(Status::CANCELLED));
         }
@@ -157,7 +197,7 @@ impl Transfer {
     #[track_caller]
     pub fn revoke(&mut self) {
         if let State::Pending(handle) = self.state {
-            self.comm.revoke_raw(handle);
+            self.comm.revoke_handle(handle);
         }
         self.state = State::Taken;
     }
@@ -171,14 +211,17 @@ impl Transfer {
             let driven = is_driven(context.waker());
             let mut waker = (!driven).then(|| context.waker().clone());
             let done = self.comm.core().with(self.comm.lane(), |lane| {
+                let Some(op) = lane.op_of(handle) else {
+                    return true;
+                };
                 if lane.any_left() {
                     // A future is a wait: no other call would end it.
-                    lane.resign(handle);
+                    lane.resign(op);
                 }
                 if let Some(waker) = waker.take() {
-                    lane.set_waker(handle, waker);
+                    lane.set_waker(op, waker);
                 }
-                lane.is_done(handle)
+                lane.is_done(op)
             });
             if !done {
                 if !driven && !self.counted {
@@ -200,10 +243,13 @@ impl Transfer {
         };
         let core = self.comm.core();
         let result = core.with(self.comm.lane(), |lane| {
-            if lane.notify(handle, ready, token) {
+            if lane
+                .op_of(handle)
+                .is_some_and(|op| lane.notify(op, ready, token))
+            {
                 return None;
             }
-            lane.take(handle)
+            lane.end(handle)
         });
         match result {
             Some(result) => {
@@ -221,15 +267,16 @@ impl Transfer {
         if let State::Pending(handle) = self.state {
             let owner = owner();
             let written = self.comm.core().with(self.comm.lane(), |lane| {
-                lane.set_owner(handle, owner);
-                let written = lane.is_placed(handle);
-                if !written {
-                    lane.detach(handle);
+                let op = lane.settle(handle);
+                lane.set_owner(op, owner);
+                if lane.is_placed(op) {
+                    return Some(op);
                 }
-                written
+                lane.detach(op);
+                None
             });
-            if written {
-                self.comm.revoke_raw(handle);
+            if let Some(op) = written {
+                self.comm.revoke_raw(op);
             }
         }
         self.state = State::Taken;
@@ -240,8 +287,9 @@ impl Transfer {
         if let State::Pending(handle) = self.state {
             let owner = owner();
             self.comm.core().with(self.comm.lane(), |lane| {
-                lane.set_owner(handle, owner);
-                lane.let_go(handle);
+                let op = lane.settle(handle);
+                lane.set_owner(op, owner);
+                lane.let_go(op);
             });
         }
         self.state = State::Taken;

@@ -157,6 +157,22 @@ fn point_to_point(comm: &Communicator, b: &Bench) {
         too_long(&alone);
         alone.end_receive(handle)
     });
+    b.check("Batch::end", || {
+        let mut short = [0u64];
+        // SAFETY: the array outlives the receive, which the call below ends.
+        let begun = unsafe { alone.begin_receive(&mut short, 0, 9) };
+        let Some(osier::requests::Begun::Posted(handle)) = begun else {
+            panic!("{begun:?}");
+        };
+        too_long(&alone);
+        alone.batch().expect("nobody records").end(handle)
+    });
+    b.check("Batch::wait", || {
+        let mut request = alone.recv_init(vec![0u64], 0, 9).expect("recv_init");
+        request.start().expect("start");
+        too_long(&alone);
+        alone.batch().expect("nobody records").wait(&mut request)
+    });
     b.check("Communicator::send", || comm.send(&one, bad, 0));
     b.check("Communicator::send", || comm.send(&one, me, -1));
     b.check("Communicator::ssend", || comm.ssend(&one, bad, 0));

@@ -37,3 +37,4 @@ mod topologies;
 mod trace;
 mod trees;
 mod waitsets;
+mod windows;

@@ -69,7 +69,7 @@ impl Lane {
             Protocol::Done { .. } => drop(self.port.free(handle)),
             Protocol::Posted(key) => {
                 if let Some(key) = key.take() {
-                    self.posted.cancel(key);
+                    self.posted.outside_mut().cancel(key);
                 }
                 self.port.free(handle);
             }

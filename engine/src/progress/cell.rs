@@ -115,6 +115,15 @@ impl Drop for LaneGuard<'_> {
 }
 
 impl LaneGuard<'_> {
+    /// Releases the lane where nothing has changed since it was locked that another thread
+    /// goes by, but for [`Lane::post_behind`]: nothing is owed, and what was in flight is.
+    #[inline(always)]
+    pub fn release_as_it_was(self) {
+        let cell = self.cell;
+        std::mem::forget(self);
+        cell.lock.unlock();
+    }
+
     #[inline(always)]
     fn release(&mut self) {
         let outstanding = self.outstanding();

@@ -105,7 +105,7 @@ impl Lane {
         if self.port.left_count == 0 {
             return false;
         }
-        let all: Vec<u32> = self.posted.iter().collect();
+        let all: Vec<u32> = self.posted.queue(&mut self.port.ops).iter().collect();
         let mut any = false;
         for handle in all {
             let Some(gone) = self.gone_source(handle) else {

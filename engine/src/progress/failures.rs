@@ -48,6 +48,7 @@ impl Lane {
         if self.port.peers[peer as usize].dead.is_some() {
             return;
         }
+        self.settle_window();
         while let Some(message) = self.port.links.poll() {
             self.handle(&message);
         }
@@ -61,7 +62,8 @@ impl Lane {
         if how.is_failure() {
             self.failed_count += 1;
             self.unacknowledged += 1;
-            for handle in self.posted.take_all_from(peer) {
+            let posted = self.posted.queue(&mut self.port.ops);
+            for handle in posted.take_all_from(peer) {
                 let e = error(self, handle);
                 self.port.finish(handle, e);
             }
@@ -125,7 +127,7 @@ impl Lane {
             op.and_then(|op| op.pattern)
                 .is_some_and(|p| p.source.is_none())
         };
-        let all: Vec<u32> = self.posted.iter().filter(from_any).collect();
+        let all: Vec<u32> = self.posted.outside().iter().filter(from_any).collect();
         for handle in all {
             let e = self.port.death_error(handle, peer, how);
             self.end_posted(handle, e);
@@ -135,7 +137,7 @@ impl Lane {
     /// Ends a receive that is posted.
     pub(crate) fn end_posted(&mut self, handle: u32, e: Error) {
         if let Some(key) = self.port.ops.get_mut(handle).and_then(Op::take_posted) {
-            self.posted.cancel(key);
+            self.posted.outside_mut().cancel(key);
         }
         self.port.finish(handle, Some(e));
     }

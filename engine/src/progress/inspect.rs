@@ -44,7 +44,7 @@ impl Lane {
             let pattern = self.port.ops.get(handle).and_then(|op| op.pattern);
             pattern.is_some_and(|pattern| pattern.source.is_none())
         };
-        self.unacknowledged > 0 && self.posted.iter().any(from_any)
+        self.unacknowledged > 0 && self.posted.outside().iter().any(from_any)
     }
 
     /// Grows whenever anything moves in [`Lane::progress`].
@@ -181,7 +181,7 @@ impl Lane {
     /// What is still there.
     pub fn leftovers(&self) -> Leftovers {
         Leftovers {
-            operations: self.port.ops.len(),
+            operations: self.port.ops.len() + self.posted.in_window(),
             posted: self.posted.len(),
             unexpected: self.unexpected.len(),
             arrivals: self.arrivals.len(),
@@ -212,7 +212,7 @@ impl Lane {
     /// Operations that are not detached.
     pub fn attended(&self) -> usize {
         let ops = self.port.ops.handles().filter_map(|h| self.port.ops.get(h));
-        ops.filter(|op| !op.detached).count()
+        ops.filter(|op| !op.detached).count() + self.posted.in_window()
     }
 
     /// Credit of a peer's eager messages that no receive has taken yet.

@@ -29,13 +29,14 @@ use super::protocols::{
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use super::traced::LaneTrace;
+use super::window::PostedReceives;
 use crate::completion::ready::Ready;
 use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens, resigns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::executor::{self, Executor};
 use crate::exec::foreign::Foreign;
-use crate::matching::{Pattern, PostedQueue, UnexpectedQueue};
+use crate::matching::{Pattern, UnexpectedQueue};
 use crate::protocol::select::Selection;
 use crate::slab::Slab;
 use crate::wire;
@@ -53,7 +54,7 @@ pub struct Matched {
 /// The engine of one communicator on one rank.
 pub struct Lane {
     pub(crate) port: Port,
-    pub(crate) posted: PostedQueue,
+    pub(crate) posted: PostedReceives,
     pub(crate) unexpected: UnexpectedQueue<u32>,
     pub(crate) arrivals: Slab<Arrived>,
     /// Rendezvous by get, and the parts that senders write.
@@ -108,7 +109,7 @@ impl Lane {
     pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
         Self {
             port: Port::new(own, size, links, selection),
-            posted: PostedQueue::new(),
+            posted: PostedReceives::new(),
             unexpected: UnexpectedQueue::new(),
             arrivals: Slab::new(),
             get: Get::default(),
@@ -183,6 +184,7 @@ impl Lane {
 
     /// Tells a timeline of everything from here on; before the first message.
     pub fn record_to(&mut self, trace: Box<LaneTrace>) {
+        self.settle_window();
         self.port.trace = Some(trace);
     }
 
@@ -194,6 +196,10 @@ impl Lane {
             false => HANDLED_BETWEEN_POSTS,
         };
         for _ in 0..at_once {
+            if self.posted.in_window() != 0 && self.serve_window() {
+                any = true;
+                continue;
+            }
             let Some(message) = &self.port.links.poll() else {
                 break;
             };
@@ -234,7 +240,8 @@ impl Lane {
 
     /// Operations and messages in flight that need this rank's progress.
     pub fn outstanding(&self) -> usize {
-        self.port.ops.len() + self.port.busy.len() + self.get.len() + self.executor.len()
+        let posted = self.port.ops.len() + self.posted.in_window();
+        posted + self.port.busy.len() + self.get.len() + self.executor.len()
     }
 
     /// Sends that the peers still need this rank for.

@@ -35,3 +35,4 @@ pub mod steps;
 mod sync;
 pub mod traced;
 pub(crate) mod trial;
+pub mod window;

@@ -22,7 +22,7 @@ impl Lane {
         if tag & INTERNAL_TAG == 0 {
             return false;
         }
-        match self.posted.take(envelope) {
+        match self.posted.take(envelope, &mut self.port.ops) {
             Some(handle) => {
                 if let Some(op) = self.port.ops.get_mut(handle) {
                     op.protocol = Protocol::Posted(None);

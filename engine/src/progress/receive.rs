@@ -18,6 +18,7 @@ use super::peer::Target;
 use super::port::describe;
 use super::protocols::host_staged::check_ready_event;
 use super::protocols::{device_memory, host_staged, rendezvous};
+use super::window::POSTS_PER_POLL;
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::executor::NO_RUN;
@@ -30,9 +31,6 @@ use std::panic::Location;
 
 /// Messages that a new receive examines before it is posted.
 const EARLY_POLLS: usize = 4;
-/// Receives that are posted behind others without a poll after one that found nothing: so
-/// many messages share a line, which a poll takes from the peer that writes it.
-const POSTS_PER_POLL: u32 = 8;
 /// Messages that one call gives to posted receives before it looks after other things.
 const SERVED_AT_ONCE: usize = 64;
 
@@ -131,7 +129,10 @@ impl Lane {
     /// of a message that stays.
     #[inline]
     fn serve_first(&mut self) -> bool {
-        let Some((Envelope { source, tag }, handle)) = self.posted.alone() else {
+        if self.posted.in_window() != 0 {
+            return self.serve_window();
+        }
+        let Some((Envelope { source, tag }, handle)) = self.posted.outside().alone() else {
             return false;
         };
         let port = &mut self.port;
@@ -148,7 +149,7 @@ impl Lane {
         let Some(bytes) = taken else {
             return false;
         };
-        self.posted.take_alone();
+        self.posted.outside_mut().take_alone();
         op.total = bytes;
         if op.rare.is_none() && op.run == NO_RUN && !op.detached {
             op.protocol = Protocol::Done { met: true };
@@ -188,8 +189,10 @@ impl Lane {
     #[inline(always)]
     #[track_caller]
     pub fn post_exact(&mut self, view: RawView, source: u32, tag: u32) -> Option<u32> {
+        self.settle_window();
         let (handle, place) = self.port.ops.vacant()?;
-        let key = self.posted.post_exact(Envelope { source, tag }, handle);
+        let queue = self.posted.outside_mut();
+        let key = queue.post_exact(Envelope { source, tag }, handle);
         let mut op = Op::receive(view, Pattern::exact(source, tag), source, tag);
         op.protocol = Protocol::Posted(Some(key));
         place.fill(op);
@@ -241,7 +244,8 @@ impl Lane {
     #[track_caller]
     fn post_expected(&mut self, view: RawView, pattern: Pattern) -> Result<u32> {
         let handle = self.receive_op(view, pattern)?;
-        let key = self.posted.post(pattern, handle);
+        let queue = self.posted.queue(&mut self.port.ops);
+        let key = queue.post(pattern, handle);
         if let Some(op) = self.port.ops.get_mut(handle) {
             op.protocol = Protocol::Posted(Some(key));
         }
@@ -551,7 +555,7 @@ impl Lane {
 
     /// A receive has this message's bytes: its sender gets its credit back.
     #[inline]
-    fn credit(&mut self, peer: u32, bytes: usize) {
+    pub(super) fn credit(&mut self, peer: u32, bytes: usize) {
         if let Some(amount) = self.port.peers[peer as usize].receiver.received(bytes) {
             self.port
                 .control(peer, wire::head(wire::CREDIT, 0, amount, 0));
@@ -559,12 +563,15 @@ impl Lane {
     }
 
     pub(crate) fn on_eager(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        if self.window_takes(message, tag) {
+            return true;
+        }
         let peer = message.peer;
         let bytes = message.payload.len();
         let envelope = Envelope { source: peer, tag };
         let wants_ack = message.head.aux & 1 != 0;
         let check_body = self.take_check_body(peer, message.head.aux);
-        let Some(handle) = self.posted.take(envelope) else {
+        let Some(handle) = self.posted.take(envelope, &mut self.port.ops) else {
             let mut data = self.buffer(bytes);
             // SAFETY: invariant 1 of `protocols`: not released yet.
             unsafe { append(&mut data, message.payload.as_ptr(), bytes) };
@@ -670,7 +677,7 @@ impl Lane {
         let envelope = Envelope { source: peer, tag };
         let wants_ack = message.head.aux & 1 != 0;
         let check_body = self.take_check_body(peer, message.head.aux);
-        match self.posted.take(envelope) {
+        match self.posted.take(envelope, &mut self.port.ops) {
             Some(handle) => {
                 if let Some(check_body) = check_body {
                     self.compare_op(handle, &check_body, peer, tag, total);
@@ -826,7 +833,7 @@ impl Lane {
             memory,
         };
         let check_body = self.take_check_body(message.peer, message.head.aux);
-        match self.posted.take(envelope) {
+        match self.posted.take(envelope, &mut self.port.ops) {
             Some(handle) => {
                 if let Some(check_body) = check_body {
                     self.compare_op(handle, &check_body, message.peer, tag, total);

@@ -35,8 +35,8 @@ const WAITS: &[Wait] = &[
         By(&[("mprobe", "0 probe 1 7 world")]),
     ),
     (
-        "src/p2p/blocking.rs",
-        "wait_raw",
+        "src/p2p/started.rs",
+        "wait_long",
         By(&[
             ("recv", "0 receive 1 7 world 8"),
             ("recv-any", "0 receive any any world 8"),
@@ -53,7 +53,7 @@ const WAITS: &[Wait] = &[
         ]),
     ),
     (
-        "src/p2p/blocking.rs",
+        "src/p2p/started.rs",
         "wait_many",
         By(&[("scope", "0 receive 1 7 world 8")]),
     ),

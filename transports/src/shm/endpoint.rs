@@ -586,8 +586,8 @@ impl ShmEndpoint {
     }
 
     /// Takes the next message of a peer, if it is of this kind and argument,
-    /// without aux, of at most `room` bytes, and lies in the mailbox or in one cell, or
-    /// comes in parts: `copy` reads bytes from an address on to their place in the message.
+    /// without aux, and has at most `room` bytes: `copy` reads bytes from an address on to
+    /// their place in the message.
     /// Returns its bytes. `None` says nothing: what is there may need [`Endpoint::poll`].
     #[inline(always)]
     pub fn take_next(
@@ -608,17 +608,19 @@ impl ShmEndpoint {
         let position = rx.ring.position();
         let mail = tx.mail.as_mut();
         let whole = |from, bytes| copy(0, from, bytes);
+        let mail = mail.filter(|m| !m.is_still());
         let mailed = mail.and_then(|m| m.take(position, kind, argument, room, whole));
         let bytes = match mailed {
             Some(bytes) => bytes,
             None => {
                 let short = rx.ring.peek_short(kind, argument);
-                if short.is_none() && !rx.ring.has_parts() {
+                if short.is_none() && !rx.ring.has_long() {
                     return None;
                 }
                 // After the ring: a message in it is younger than one that
                 // names this position.
-                if tx.mail.as_ref().is_some_and(|m| m.waits(position)) {
+                let mail = tx.mail.as_ref().filter(|m| !m.is_still());
+                if mail.is_some_and(|m| m.waits(position)) {
                     return None;
                 }
                 let (bytes, more_room) = match short {
@@ -627,7 +629,7 @@ impl ShmEndpoint {
                         copy(0, (&raw const data).cast(), bytes);
                         (bytes, rx.ring.pass())
                     }
-                    None => rx.ring.take_parts(kind, argument, room, &mut copy)?,
+                    None => rx.ring.take_long(kind, argument, room, &mut copy)?,
                 };
                 if more_room {
                     self.room_made(peer);

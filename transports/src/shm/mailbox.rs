@@ -644,6 +644,16 @@ impl Mailbox {
         Some(bytes)
     }
 
+    /// Whether line and cell are as they were when the last message was taken there, so that
+    /// nothing has come by them.
+    #[inline(always)]
+    pub fn is_still(&self) -> bool {
+        let line = self.half(self.side ^ 1).word.load(Ordering::Acquire);
+        let cell = self.cell(self.side ^ 1, self.theirs);
+        let cell = cell.word.load(Ordering::Acquire);
+        line == self.old[0] && cell == self.old[1 + (self.theirs & 1)]
+    }
+
     /// Whether a message is there that comes before the ring's next, or something that
     /// [`Mailbox::poll`] must look at.
     #[inline]

@@ -58,8 +58,11 @@
 //! the flag is a lap number, so that the consumer never writes a cell, and
 //! credits return in batches on a line of their own.
 
+mod ahead;
 pub(super) mod parts;
+mod whole;
 
+use self::ahead::Ahead;
 use super::seal;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -485,6 +488,7 @@ pub(crate) struct Consumer {
     payloads: bool,
     /// The cell of a message whose parts did not come while this consumer waited.
     given_up: Option<u64>,
+    ahead: Ahead,
 }
 
 const GATHER: usize = INLINE_BYTES.div_ceil(PART_BYTES) * PART_BYTES;
@@ -510,6 +514,7 @@ impl Consumer {
             gathered: Box::new([0; GATHER]),
             payloads: false,
             given_up: None,
+            ahead: Ahead::default(),
         }
     }
 
@@ -559,6 +564,7 @@ impl Consumer {
     /// There is no message: it has not been written yet, or somebody else wrote there.
     #[inline]
     fn nothing(&mut self, word: u64) -> Option<Found> {
+        self.ahead.nothing();
         if self.memory.is_old(self.next, word) {
             return None;
         }
@@ -591,6 +597,7 @@ impl Consumer {
     #[must_use]
     pub fn pass(&mut self) -> bool {
         self.next += 1;
+        self.ahead.took(&self.memory, self.next);
         self.report_at(2)
     }
 
