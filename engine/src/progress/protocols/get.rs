@@ -22,7 +22,8 @@
 //!    (what says otherwise is refused as it comes), and a pull reads neither more than
 //!    that nor more than the view has room for.
 //! 5. A pull owns its bounce buffer, in which the slice that was read last lies: it is
-//!    neither moved nor resized while a slice is in flight.
+//!    neither moved nor resized while a slice is in flight, and kept for another pull once
+//!    none is.
 //! 6. A push reads its send's memory, from the rear part's first byte to the message's
 //!    end, while that send is announced, so pending: a receiver ends the message
 //!    only after it was answered. Of one that does not wait, nothing is read.
@@ -38,8 +39,11 @@ use std::collections::VecDeque;
 
 /// Bytes moved before the lane polls again.
 const SLICE_BYTES: usize = 4 << 20;
-/// Bytes read at a time into a buffer from which a layout is filled.
+/// Bytes read at a time into a buffer from which a layout is filled,
 const BOUNCE_BYTES: usize = 64 << 10;
+/// or from which an operand is combined: each read is a system call, and a second-level cache has
+/// room for them.
+const OPERAND_BYTES: usize = 256 << 10;
 
 /// What the sender does for a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,8 @@ pub(crate) struct Push {
 pub(crate) struct Get {
     pulls: VecDeque<Pull>,
     pushes: VecDeque<Push>,
+    /// A bounce buffer to be used again.
+    spare: Vec<u8>,
 }
 
 impl Get {
@@ -352,8 +358,18 @@ impl Get {
         let (to, n) = match op.view.as_contiguous() {
             Some(to) => (to.wrapping_add(pull.at), n),
             None => {
-                pull.bounce.resize(BOUNCE_BYTES.min(pull.wanted), 0);
-                (pull.bounce.as_mut_ptr(), n.min(pull.bounce.len()))
+                let most = match op.view.combines() {
+                    true => OPERAND_BYTES,
+                    false => BOUNCE_BYTES,
+                };
+                if pull.bounce.is_empty() {
+                    pull.bounce = std::mem::take(&mut self.spare);
+                }
+                let n = n.min(most);
+                if pull.bounce.len() < n {
+                    pull.bounce.resize(n, 0);
+                }
+                (pull.bounce.as_mut_ptr(), n)
             }
         };
         pull.slice = n;
@@ -374,7 +390,10 @@ impl Get {
         }
     }
 
-    fn end_pull(&mut self, port: &mut Port, pull: Pull) {
+    fn end_pull(&mut self, port: &mut Port, mut pull: Pull) {
+        if pull.bounce.len() > self.spare.len() {
+            self.spare = std::mem::take(&mut pull.bounce);
+        }
         let Some(e) = &pull.failed else {
             port.control(
                 pull.peer,
