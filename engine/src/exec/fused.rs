@@ -286,13 +286,15 @@ impl Run {
             true => (left, right),
             false => (right, left),
         };
-        let bytes = self.memory.lies_in(theirs, segment)?.bytes;
+        let theirs = self.memory.lies_in(theirs, segment)?;
         let own = self.memory.lies_in(own, segment)?;
         let into = self.memory.lies_in(into, segment)?;
+        let bytes = theirs.bytes;
         if bytes == 0 || own.bytes != bytes || into.bytes != bytes {
             return None;
         }
-        let incoming = Incoming::new(known, pair.is_left, (own.at, into.at), bytes)?;
+        let places = (own.at.cast_const(), into.at, theirs.at);
+        let incoming = Incoming::new(known, pair.is_left, places, bytes)?;
         Some(self.fused.add(receive, combine, incoming))
     }
 }

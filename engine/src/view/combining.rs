@@ -12,12 +12,14 @@
 //! # Invariants
 //! 1. For as many bytes as the message has, `own` is readable, `into` is writable, and nothing
 //!    else uses either, from when a receive with the operand's view is posted until that has
-//!    ended: invariant 1 of `view`, for both. `into` is `own`, or apart from it.
+//!    ended: invariant 1 of `view`, for both. `into` is `own`, or apart from it. The same holds
+//!    of `room`, which is apart from `own`, and `into` or apart from it.
 //! 2. `operator` combines `element`, whose size is `unit`, which is at most [`MOST_UNIT`].
 //! 3. Bytes before `taken` are combined, but for those of an element of which some are missing:
 //!    these lie in `aside`. So no byte is combined twice, though `into` may be `own`.
 //! 4. What is combined is read by address, unaligned, as its sender may change it meanwhile; the
 //!    result is anything then.
+//! 5. The caller of an unsafe function keeps its contract.
 
 use super::{RawView, Shape};
 use osier_datatype::{Element, Operator};
@@ -33,6 +35,7 @@ const MOST_UNIT: usize = 32;
 pub struct Incoming {
     own: *const u8,
     into: *mut u8,
+    room: *mut u8,
     bytes: usize,
     unit: usize,
     operator: Operator,
@@ -51,12 +54,12 @@ unsafe impl Send for Incoming {}
 unsafe impl Sync for Incoming {}
 
 impl Incoming {
-    /// An operand of `bytes` bytes, to be combined with `own` by an operator of the library.
-    /// `None`: it combines no such elements, or these bytes are not a number of them.
+    /// An operand of `bytes` bytes, to be combined with `own` by an operator of the library; it
+    /// may lie in its room first. `None`: it combines no such elements, or these bytes are not a number of them.
     pub fn new(
         (operator, element): (Operator, Element),
         is_left: bool,
-        (own, into): (*const u8, *mut u8),
+        (own, into, room): (*const u8, *mut u8, *mut u8),
         bytes: usize,
     ) -> Option<Self> {
         let unit = element.size();
@@ -66,6 +69,7 @@ impl Incoming {
         (whole && defined()).then(|| Self {
             own,
             into,
+            room,
             bytes,
             unit,
             operator,
@@ -99,10 +103,10 @@ impl Incoming {
             let n = (self.unit - cut).min(packed.end - at);
             let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
             let to = aside[cut..cut + n].as_mut_ptr();
-            // SAFETY: `n` of the caller's bytes, and of the slice.
+            // SAFETY: invariant 5: `n` of the caller's bytes, and of the slice.
             unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
             if cut + n == self.unit {
-                // SAFETY: one element, which the operand has at this place.
+                // SAFETY: invariants 3 and 5: one element, which the operand has at this place.
                 unsafe { self.combine(at - cut, aside.as_ptr(), self.unit) };
             }
             (from, at) = (from.wrapping_add(n), at + n);
@@ -110,14 +114,14 @@ impl Incoming {
         let rest = (packed.end - at) % self.unit;
         let whole = packed.end - at - rest;
         if whole > 0 {
-            // SAFETY: elements of the caller's, which the operand has at this place.
+            // SAFETY: invariant 5: elements of the caller's, which the operand has at this place.
             unsafe { self.combine(at, from, whole) };
         }
         if rest > 0 {
             let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
             let to = aside[..rest].as_mut_ptr();
             let from = from.wrapping_add(whole);
-            // SAFETY: `rest` of the caller's bytes, and of the slice.
+            // SAFETY: invariant 5: `rest` of the caller's bytes, and of the slice.
             unsafe { std::ptr::copy_nonoverlapping(from, to, rest) };
         }
         self.taken.store(packed.end, Ordering::Relaxed);
@@ -149,9 +153,14 @@ impl RawView {
         }
     }
 
-    /// Whether what comes is combined.
-    pub fn combines(&self) -> bool {
-        matches!(self.shape, Shape::Combining(_))
+    /// Memory for an operand that is to be combined, where it has to lie first: as long as the
+    /// operand, from where it may be unpacked.
+    #[inline]
+    pub fn operand_room(&self) -> Option<*mut u8> {
+        match &self.shape {
+            Shape::Combining(incoming) => Some(incoming.room),
+            _ => None,
+        }
     }
 }
 
@@ -205,7 +214,7 @@ mod tests {
                         false => (&own, &theirs),
                     };
                     let (left, right, to) = (left.as_ptr(), right.as_ptr(), expected.as_mut_ptr());
-                    // SAFETY: vectors of as many bytes, apart.
+                    // SAFETY: invariant 1: vectors of as many bytes, apart.
                     let naive = unsafe { operator.combine_raw(element, left, right, to, bytes) };
                     let mut mine = own.clone();
                     let mut result = vec![0u8; bytes];
@@ -213,8 +222,8 @@ mod tests {
                         true => mine.as_mut_ptr(),
                         false => result.as_mut_ptr(),
                     };
-                    let made =
-                        Incoming::new((operator, element), is_left, (mine.as_ptr(), into), bytes);
+                    let places = (mine.as_ptr(), into, std::ptr::null_mut());
+                    let made = Incoming::new((operator, element), is_left, places, bytes);
                     let Some(incoming) = made.map(Arc::new) else {
                         assert!(naive.is_err(), "{operator} on {element}");
                         continue;
@@ -231,7 +240,7 @@ mod tests {
                         let shift = random.below(9);
                         let mut sent = vec![0u8; shift];
                         sent.extend_from_slice(&theirs[start..end]);
-                        // SAFETY: vectors of as many bytes, which outlive the view.
+                        // SAFETY: invariants 1 and 5: vectors of as many bytes that live on.
                         unsafe { view.unpack(start..end, sent[shift..].as_ptr()) };
                         at = end;
                     }
@@ -251,14 +260,15 @@ mod tests {
         let own = [1u64; 4];
         let mut into = [0u64; 4];
         let known = (Operator::Sum, Element::Basic(Basic::U64));
-        let places = (own.as_ptr().cast(), into.as_mut_ptr().cast());
+        let room = std::ptr::null_mut::<u8>();
+        let places = (own.as_ptr().cast(), into.as_mut_ptr().cast(), room);
         let incoming = Incoming::new(known, true, places, 32).map(Arc::new);
         let incoming = incoming.expect("sums of whole numbers");
         let view = RawView::combining(&incoming);
         let theirs = [2u64; 4];
         for range in [0..12, 16..32] {
             let from = theirs.as_ptr().cast::<u8>().wrapping_add(range.start);
-            // SAFETY: arrays of as many bytes, which outlive the view.
+            // SAFETY: invariants 1 and 5: arrays of as many bytes, which outlive the view.
             unsafe { view.unpack(range, from) };
         }
         assert!(!incoming.is_whole());
@@ -269,7 +279,8 @@ mod tests {
     /// Numbers that are no whole number of elements are for others to refuse.
     #[test]
     fn what_cannot_be_combined_has_no_view() {
-        let places = (std::ptr::null(), std::ptr::null_mut());
+        let nowhere = std::ptr::null_mut::<u8>();
+        let places = (nowhere.cast_const(), nowhere, nowhere);
         let of = |operator, basic, bytes| {
             let known = (operator, Element::Basic(basic));
             Incoming::new(known, true, places, bytes).is_some()

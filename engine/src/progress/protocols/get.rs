@@ -21,9 +21,10 @@
 //! 4. A region that is read has the length of the message that was announced with it
 //!    (what says otherwise is refused as it comes), and a pull reads neither more than
 //!    that nor more than the view has room for.
-//! 5. A pull owns its bounce buffer, in which the slice that was read last lies: it is
-//!    neither moved nor resized while a slice is in flight, and kept for another pull once
-//!    none is.
+//! 5. A pull of an operand that is combined as it comes reads what no peer has mapped to the
+//!    operand's room, which has as many bytes and is the receive's, and combines it from there
+//!    at the end. Another owns its bounce buffer, in which the slice that was read last lies: it is
+//!    neither moved nor resized while a slice is in flight.
 //! 6. A push reads its send's memory, from the rear part's first byte to the message's
 //!    end, while that send is announced, so pending: a receiver ends the message
 //!    only after it was answered. Of one that does not wait, nothing is read.
@@ -39,11 +40,8 @@ use std::collections::VecDeque;
 
 /// Bytes moved before the lane polls again.
 const SLICE_BYTES: usize = 4 << 20;
-/// Bytes read at a time into a buffer from which a layout is filled,
+/// Bytes read at a time into a buffer from which a layout is filled.
 const BOUNCE_BYTES: usize = 64 << 10;
-/// or from which an operand is combined: each read is a system call, and a second-level cache has
-/// room for them.
-const OPERAND_BYTES: usize = 256 << 10;
 
 /// What the sender does for a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +66,8 @@ pub(crate) struct Pull {
     pending: Option<u64>,
     slice: usize,
     bounce: Vec<u8>,
+    /// It reads to the room of an operand.
+    to_room: bool,
     share: Share,
     failed: Option<TransportError>,
 }
@@ -90,8 +90,6 @@ pub(crate) struct Push {
 pub(crate) struct Get {
     pulls: VecDeque<Pull>,
     pushes: VecDeque<Push>,
-    /// A bounce buffer to be used again.
-    spare: Vec<u8>,
 }
 
 impl Get {
@@ -129,11 +127,17 @@ impl Get {
             pending: None,
             slice: 0,
             bounce: Vec::new(),
+            to_room: false,
             share: Share::No,
             failed: None,
         };
+        pull.to_room = op.view.operand_room().is_some() && port.links.mapped(peer, &key).is_none();
+        let to = match pull.to_room {
+            true => op.view.operand_room(),
+            false => op.view.as_contiguous(),
+        };
         if total <= room
-            && let Some(to) = op.view.as_contiguous()
+            && let Some(to) = to
             && port.links.attending(peer)
             && !self.exchanges(port, peer)
         {
@@ -355,21 +359,15 @@ impl Get {
             pull.at += n;
             return;
         }
-        let (to, n) = match op.view.as_contiguous() {
+        let to = match pull.to_room {
+            true => op.view.operand_room(),
+            false => op.view.as_contiguous(),
+        };
+        let (to, n) = match to {
             Some(to) => (to.wrapping_add(pull.at), n),
             None => {
-                let most = match op.view.combines() {
-                    true => OPERAND_BYTES,
-                    false => BOUNCE_BYTES,
-                };
-                if pull.bounce.is_empty() {
-                    pull.bounce = std::mem::take(&mut self.spare);
-                }
-                let n = n.min(most);
-                if pull.bounce.len() < n {
-                    pull.bounce.resize(n, 0);
-                }
-                (pull.bounce.as_mut_ptr(), n)
+                pull.bounce.resize(BOUNCE_BYTES.min(pull.wanted), 0);
+                (pull.bounce.as_mut_ptr(), n.min(pull.bounce.len()))
             }
         };
         pull.slice = n;
@@ -390,15 +388,20 @@ impl Get {
         }
     }
 
-    fn end_pull(&mut self, port: &mut Port, mut pull: Pull) {
-        if pull.bounce.len() > self.spare.len() {
-            self.spare = std::mem::take(&mut pull.bounce);
-        }
+    fn end_pull(&mut self, port: &mut Port, pull: Pull) {
         let Some(e) = &pull.failed else {
             port.control(
                 pull.peer,
                 wire::head(wire::FIN, wire::OUTCOME_DONE, pull.send, 0),
             );
+            let op = port.ops.get(pull.op).filter(|_| pull.to_room);
+            if let Some(op) = op
+                && let Some(room) = op.view.operand_room()
+            {
+                // SAFETY: invariant 5: all is there; the receive is pending (invariant 3 of
+                // `protocols`).
+                unsafe { op.view.unpack(0..pull.room, room) };
+            }
             return port.received(pull.op);
         };
         use TransportErrorKind as T;
