@@ -21,9 +21,11 @@
 //! 7. [`zeroed_vec`] has reserved room for all elements before it writes them.
 //! 8. Every processor of x86-64 has what `copy_past_caches` uses there.
 
+pub mod combining;
 pub mod on_device;
 mod sections;
 
+use self::combining::Incoming;
 use crate::device::bounce::Outbound;
 use crate::device::pool::Claim;
 use crate::device::{DeviceMemory, Devices};
@@ -44,8 +46,8 @@ pub struct RawView {
     pub shape: Shape,
 }
 
-/// Layout of the bytes, and their types. All but `Loose`, `Device`, `Section`
-/// and `Parts` are contiguous memory of the host; their types are read only
+/// Layout of the bytes, and their types. All but `Loose`, `Device`, `Section`,
+/// `Parts` and `Combining` are contiguous memory of the host; their types are read only
 /// by checks.
 #[derive(Clone, Debug)]
 pub enum Shape {
@@ -65,6 +67,8 @@ pub enum Shape {
     Section(Layout, usize, usize),
     /// Several views of host memory, in order.
     Parts(Arc<[RawView]>),
+    /// An operand that is combined as it comes; the result lies at the origin.
+    Combining(Arc<Incoming>),
 }
 
 impl Default for RawView {
@@ -166,7 +170,7 @@ impl RawView {
         let shape = match &self.shape {
             Shape::Loose(layout, _) => Shape::Dense(layout.clone()),
             Shape::Device(memory) => Shape::Dense(memory.instances().0.clone()),
-            Shape::Section(..) | Shape::Parts(_) => Shape::Untyped,
+            Shape::Section(..) | Shape::Parts(_) | Shape::Combining(_) => Shape::Untyped,
             other => other.clone(),
         };
         Self {
@@ -183,7 +187,7 @@ impl RawView {
             (whole * layout.size() == self.bytes).then(|| layout.signature().repeat(whole as u64))
         };
         match &self.shape {
-            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) => None,
+            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) | Shape::Combining(_) => None,
             Shape::Slice(layout) => of_bytes(&layout()),
             Shape::Uniform(basic) => {
                 Some(Signature::run(*basic, (self.bytes / basic.size()) as u64))
@@ -201,7 +205,11 @@ impl RawView {
     fn is_loose(&self) -> bool {
         matches!(
             self.shape,
-            Shape::Loose(..) | Shape::Device(..) | Shape::Section(..) | Shape::Parts(_)
+            Shape::Loose(..)
+                | Shape::Device(..)
+                | Shape::Section(..)
+                | Shape::Parts(_)
+                | Shape::Combining(_)
         )
     }
 
@@ -383,6 +391,11 @@ impl RawView {
                 // SAFETY: invariant 6: the caller's range of the parts, and as many bytes to
                 // fill it.
                 unsafe { sections::unpack(parts, packed, from) }
+            }
+            Shape::Combining(incoming) => {
+                // SAFETY: invariant 6: the caller's range of the operand, and as many bytes; the
+                // operation that has the view is one thread's at a time.
+                unsafe { incoming.take(packed, from) }
             }
             _ => {
                 let to = self.origin.wrapping_add(packed.start);

@@ -24,6 +24,7 @@ mod matching;
 mod modes;
 mod neighborhoods;
 mod objects;
+mod operands;
 mod partitioned;
 mod persistent;
 mod probe;

@@ -1,5 +1,6 @@
 //! Cost model: predicted time of plans on a described machine.
 
+mod combining;
 mod curve;
 mod formulas;
 mod machine;

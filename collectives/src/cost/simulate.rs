@@ -25,6 +25,7 @@
 //! R. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994;
 //! A. Alexandrov et al., "LogGP", SPAA 1995.
 
+use super::combining::combining_ns;
 use super::machine::{Link, Machine, Segment, Sizes};
 use crate::algorithms::Plan;
 use crate::call::Operation;
@@ -377,14 +378,9 @@ pub(crate) fn play(
                     },
                 ))
             }
-            (Step::Combine { left, right, into }, _) => {
-                let m = bytes(left);
-                let mut work = machine.combine.of_part(m, whole);
-                // Operators work in place: a third vector takes a copy first.
-                if into != left && into != right {
-                    work += machine.copy.of_part(m, whole);
-                }
-                Some((instance, ways.compute(now, rank, work)))
+            (Step::Combine { left, .. }, _) => {
+                let ns = combining_ns(machine, part, at, (bytes(left), whole));
+                Some((instance, ways.compute(now, rank, ns)))
             }
             (Step::Read { data, .. }, _) if part.in_segment => {
                 let work = from_peer(machine, data.buffer, bytes(data), whole);

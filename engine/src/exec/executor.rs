@@ -26,12 +26,15 @@
 
 mod cells;
 mod exchange;
+mod receives;
 mod segment;
 
 pub use exchange::{differs, rank_failed};
+pub use receives::{received_directly, stop_deferring};
 pub use segment::advance_flags;
 
 use self::exchange::{begin_exchange, has_exchanged};
+use self::receives::receive;
 use self::segment::segment_step;
 use super::foreign::Foreign;
 use super::in_segment::{At, Segment};
@@ -211,6 +214,8 @@ pub struct Executor {
     spare: Vec<Box<Run>>,
     programs: Vec<(u64, Arc<Program>)>,
     pub short_calls: ShortCalls,
+    /// Combinations that took no step of their own: their operands were combined as they came.
+    pub fused: u64,
     sequence: u32,
     /// Of persistent calls.
     reserved: u32,
@@ -438,26 +443,6 @@ impl Executor {
         self.slots.get_mut(id).and_then(Option::take)
     }
 
-    /// The one receive that a run waits for, if it was deferred and nothing else is
-    /// in flight.
-    #[inline]
-    pub fn sole_receive(&self, id: u32) -> Option<(RawView, u32, u32)> {
-        let run = self.run(id)?;
-        if run.in_flight != 0 || run.phase != Phase::Running {
-            return None;
-        }
-        let [instance] = run.deferred[..] else {
-            return None;
-        };
-        let (Action::Receive { from, tag, data }, segment) = run.place(instance) else {
-            return None;
-        };
-        let tag = step::tag_of(run.tags, tag, segment);
-        let view = run.memory.view(data, segment);
-        // Kernels unpack there; it takes a post.
-        view.as_device().is_none().then_some((view, from, tag))
-    }
-
     /// Holds a stream until a run completes; not at all if it has completed.
     pub fn hold(&mut self, id: u32, hold: Hold) {
         if let Some(run) = self.run_mut(id).filter(|run| !run.is_over()) {
@@ -586,7 +571,7 @@ fn go_on<D: Driver>(driver: &mut D, run: &mut Run) {
     if run.copies > 0 && run.phase == Phase::Running {
         return;
     }
-    while let Some(instance) = run.schedule.next() {
+    while let Some(instance) = run.next_step() {
         begin_step(driver, run, instance);
     }
     let settled = run.in_flight == 0 && run.deferred.is_empty();
@@ -648,8 +633,14 @@ fn begin_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
         give_up_step(driver, run, action, segment);
         return run.complete(instance);
     }
+    if let Some(combined) = run.was_combined(instance) {
+        driver.executor().fused += 1;
+        let taken = combined.map_or_else(|e| Taken::Failed(e, None), |()| Taken::Done);
+        return settle(driver, run, instance, taken);
+    }
     match action {
         Action::Receive { .. } if run.defers => run.deferred.push(instance),
+        Action::Receive { .. } => receive(driver, run, instance),
         Action::Exchange { from, into } => begin_exchange(driver, run, instance, (from, into)),
         Action::Copy { .. } | Action::Combine { .. } if run.on_device.is_some() => {
             begin_device_step(driver, run, instance);
@@ -954,47 +945,6 @@ fn step_ended<D: Driver>(driver: &mut D, event: &StepEnd) {
     run.complete(event.instance);
     if let Some((e, failed_rank)) = failed {
         fail(driver, &mut run, e, failed_rank);
-    }
-    go_on(driver, &mut run);
-    put_back(driver, run);
-}
-
-/// The sole receive of a run ([`Executor::sole_receive`]) has got its message, without a
-/// post.
-#[inline]
-pub fn received_directly<D: Driver>(
-    driver: &mut D,
-    id: u32,
-    source: u32,
-    bytes: usize,
-    room: usize,
-) {
-    let Some(mut run) = driver.executor().take_out(id) else {
-        return;
-    };
-    if let Some(instance) = run.deferred.pop() {
-        let taken = match step::received(source, bytes, driver.own(), room) {
-            Ok(()) => Taken::Done,
-            Err(e) => Taken::Failed(e, None),
-        };
-        settle(driver, &mut run, instance, taken);
-    }
-    go_on(driver, &mut run);
-    put_back(driver, run);
-}
-
-/// From now on receives are posted as soon as they may be.
-pub fn stop_deferring<D: Driver>(driver: &mut D, id: u32) {
-    let Some(mut run) = driver.executor().take_out(id) else {
-        return;
-    };
-    run.defers = false;
-    let mut deferred = std::mem::take(&mut run.deferred);
-    for instance in deferred.drain(..) {
-        begin_step(driver, &mut run, instance);
-    }
-    if run.deferred.is_empty() {
-        run.deferred = deferred;
     }
     go_on(driver, &mut run);
     put_back(driver, run);

@@ -1,4 +1,4 @@
-//! Dependency graph of steps, and the schedule of ready ones. Pure. Pure.
+//! Dependency graph of steps, and the schedule of ready ones. Pure.
 //!
 //! Each step has one instance per segment. An instance waits for others of its
 //! own segment, or for those some segments before (`lag`). Instances are numbered
@@ -176,6 +176,13 @@ impl Schedule {
     #[inline]
     pub(crate) fn next(&mut self) -> Option<u32> {
         self.ready.pop_front()
+    }
+
+    /// How many instances one waits for, of a segment that is open.
+    #[inline]
+    pub fn pending(&self, graph: &Graph, instance: u32) -> u32 {
+        let (segment, step) = (instance / graph.steps, instance % graph.steps);
+        self.waits[((segment % graph.ring()) * graph.steps + step) as usize]
     }
 
     /// Completes an instance.

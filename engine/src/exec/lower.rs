@@ -5,6 +5,7 @@
 //! same bits are put behind each other, at both ends in the order
 //! of the steps; then they match in that order, because messages do not overtake.
 
+use super::fused;
 use super::graph::{Edge, Graph};
 use super::inline::InlineSchedule;
 use super::program::{Action, Program, RunsOn, SEGMENT_TAGS};
@@ -122,6 +123,7 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
         .collect();
     let cut = part.cut.max(1);
     let crossing = crossing(&actions, &before);
+    let pairs = fused::pairs(&actions, &before, &part.scratch);
     let inline = part.row_pieces(call).and_then(|pieces| {
         let before: Vec<Vec<u32>> = before
             .iter()
@@ -135,6 +137,7 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
         scratch: part.scratch.clone(),
         cut,
         crossing,
+        pairs,
         inline,
         ..Program::default()
     })

@@ -10,6 +10,7 @@
 //!    run lives. It is the device's where the buffers are, but for what the plan keeps
 //!    aside: that is the host's, and kernels reach it.
 
+use super::in_segment::Contiguous;
 use super::program::Program;
 use crate::exec::on_device::{Combining, Scratch as OnDevice};
 use crate::view::RawView;
@@ -485,6 +486,21 @@ impl Memory {
             }
             _ => view,
         }
+    }
+
+    /// Where a region lies in one segment, if that is one run of bytes of the host.
+    pub fn lies_in(&self, region: Region, segment: u32) -> Option<Contiguous> {
+        let mut pieces = self.views(region, segment);
+        let first = pieces.next()?;
+        let at = first.as_contiguous()?;
+        let mut bytes = first.bytes();
+        for piece in pieces {
+            if piece.as_contiguous()? != at.wrapping_add(bytes) {
+                return None;
+            }
+            bytes += piece.bytes();
+        }
+        Some(Contiguous { at, bytes })
     }
 
     /// The pieces of a region in one segment, one by one.

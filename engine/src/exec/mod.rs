@@ -5,6 +5,7 @@
 //! Program, memory -> Run          state of one collective in flight
 //! Schedule                        which step may begin: counts and a queue
 //! step                            rules of a step, for the executor and inline schedules
+//! fused                           receives that combine
 //! executor                        runs in flight: steps become operations of a lane
 //! in_segment                      steps of ranks that share a segment: flags and peers' memory
 //! cells           contributions of different lengths there
@@ -29,6 +30,7 @@
 pub mod cells;
 pub mod executor;
 pub mod foreign;
+pub mod fused;
 pub mod graph;
 pub mod in_segment;
 pub mod inbox;

@@ -1,5 +1,6 @@
 //! Program of a rank: actions over pieces of named buffers, and their graph.
 
+use super::fused::Pair;
 use super::graph::Graph;
 use super::inline::InlineSchedule;
 use crate::exec::on_device::Work;
@@ -96,6 +97,8 @@ pub struct Program {
     pub cut: u32,
     /// Steps that send while the rank itself receives, by bits.
     pub crossing: u128,
+    /// Receives whose messages may be combined as they come, in order.
+    pub pairs: Vec<Pair>,
     /// Its inline schedule, if it is short.
     pub inline: Option<InlineSchedule>,
     /// Where it works.

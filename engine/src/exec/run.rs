@@ -18,6 +18,7 @@
 //!    apart.
 
 use super::cells::Cells;
+use super::fused::Fused;
 use super::graph::Schedule;
 use super::in_segment::{self, Contiguous, IN_ORDER, Source};
 use super::memory::Memory;
@@ -176,6 +177,8 @@ pub struct Run {
     pub deferred: Vec<u32>,
     /// Whether receives are.
     pub defers: bool,
+    /// Operands that are combined as they come.
+    pub fused: Fused,
     pub error: Option<Error>,
     /// The rank of the job that it fails for; `None` if it is unknown.
     failed_rank: Option<u32>,
@@ -245,6 +248,7 @@ impl Run {
         self.in_flight = 0;
         self.deferred.clear();
         self.defers = false;
+        self.fused.clear();
         self.error = None;
         self.failed_rank = None;
         self.id = 0;
@@ -340,7 +344,18 @@ impl Run {
         if instance == HALF {
             return;
         }
+        self.fused.received(instance);
         self.schedule.complete(&self.program.graph, instance);
+    }
+
+    /// Whether a combination is complete as it begins, by its receive.
+    ///
+    /// # Errors
+    /// Its operand was to be combined as it came, and did not come.
+    #[inline]
+    pub fn was_combined(&mut self, instance: u32) -> Option<Result<()>> {
+        let whole = self.fused.take_combined(instance)?;
+        Some(whole.then_some(()).ok_or_else(no_operand))
     }
 
     /// Whether an instance was complete before the run began.
@@ -555,6 +570,11 @@ impl in_segment::Places for Run {
         let (combiner, fit) = self.combiner.as_ref()?;
         Some(Fitted::new(combiner.get(), fit))
     }
+}
+
+#[cold]
+fn no_operand() -> Error {
+    Error::new(ErrorKind::Malformed, "a message of a reduction lacks bytes")
 }
 
 #[cold]

@@ -92,7 +92,7 @@ impl RawView {
             Shape::Uniform(basic) => Some(basic.size()),
             Shape::Loose(layout, _) | Shape::Dense(layout) => Some(layout.size()),
             Shape::Device(memory) => Some(memory.instances().0.size()),
-            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) => None,
+            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) | Shape::Combining(_) => None,
         }
     }
 
@@ -123,7 +123,7 @@ impl RawView {
             Shape::Uniform(basic) => Some(Signature::run(*basic, 1)),
             Shape::Loose(layout, _) | Shape::Dense(layout) => Some(layout.signature().clone()),
             Shape::Device(memory) => Some(memory.instances().0.signature().clone()),
-            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) => None,
+            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) | Shape::Combining(_) => None,
         }
     }
 }

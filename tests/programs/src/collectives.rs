@@ -5,8 +5,10 @@
 //! all calls; those that fail must name the victim.
 
 use crate::kill_me;
-use osier::operators::function;
+use osier::operators::{Reduction, function};
 use osier::{Communicator, ErrorKind, Op, Result};
+use osier_collectives::Algorithm;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Numbers that all ranks draw alike (xorshift64*).
@@ -57,7 +59,21 @@ fn call(comm: &Communicator, dice: &mut Dice, end: End) -> Result<()> {
     let at: Vec<usize> = (0..size).map(|r| pairs[..r].iter().sum()).collect();
     let swap = vec![1u64; pairs.iter().sum()];
     let pairs = (&pairs[..], &at[..]);
-    let op = || function(plus).exact().commutative();
+    // By messages, operands of the library's operators are combined as they come.
+    let by_messages = [
+        None,
+        Some(Algorithm::RecursiveDoubling),
+        Some(Algorithm::Binomial),
+    ];
+    let by_messages = by_messages[dice.below(3)].clone();
+    let ours = by_messages.is_some() && end != End::Combining;
+    comm.use_algorithm(by_messages.map(|algorithm| (algorithm, 1 + 2 * dice.below(2) as u32)));
+    let op = || -> Arc<dyn Reduction> {
+        match ours {
+            true => Arc::new(Op::Sum),
+            false => Arc::new(function(plus).exact().commutative()),
+        }
+    };
     if end == End::Before {
         kill_me();
     }

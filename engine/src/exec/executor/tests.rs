@@ -1,6 +1,7 @@
 //! The executor without a lane: ranks as values, messages in queues, ends in any order.
 
 mod cells;
+mod fused;
 
 use super::*;
 use crate::exec::in_segment::{FAILED, Part, Waited};
@@ -68,6 +69,8 @@ struct Net {
     sinks: BTreeMap<(u32, u32, u32), usize>,
     /// Posts until one fails, or steps in a segment.
     fails_in: Option<usize>,
+    /// Most bytes of a message that come at a time; 0: all.
+    pieces: usize,
     /// By rank: its flags of both sets, what it says of its memory, segments that are over,
     /// and its slots.
     segment: Vec<InSegment>,
@@ -191,7 +194,21 @@ impl Rank {
             Ok(bytes) => {
                 // SAFETY: invariant 2 of `run`: kept until all runs are complete; plans send what
                 // their peers expect.
-                unsafe { view.unpack(0..bytes.len(), bytes.as_ptr()) };
+                let unpack = |range: std::ops::Range<usize>| unsafe {
+                    view.unpack(range.clone(), bytes[range].as_ptr());
+                };
+                let mut net = self.net.borrow_mut();
+                let most = net.pieces;
+                let random = &mut net.random;
+                let mut at = 0;
+                while most > 0 && at < bytes.len() {
+                    let end = (at + 1 + random.below(most)).min(bytes.len());
+                    unpack(at - random.below(at + 1).min(9)..end);
+                    at = end;
+                }
+                if most == 0 {
+                    unpack(0..bytes.len());
+                }
                 Ok(bytes.len())
             }
             Err(failed_rank) => {
@@ -581,14 +598,30 @@ fn play_plan(
     buffers: Vec<Buffers>,
     combiner: impl Fn() -> Option<(Combiner, Fit)>,
     seed: u64,
-    (fails_in, dies): (Option<usize>, Option<(u32, usize)>),
+    faults: (Option<usize>, Option<(u32, usize)>),
 ) -> (Vec<(u32, Result<()>)>, usize) {
+    let program = |rank| lower(plan.call(), &plan.part(rank)).expect("a program");
+    let (ends, left, _) = play_programs(plan, program, buffers, combiner, (seed, 0), faults);
+    (ends, left)
+}
+
+/// The same of these programs; of messages, receives get pieces of at most so many bytes, if it
+/// is not 0, some of which come once more. And the combinations of operands as they came.
+fn play_programs(
+    plan: &Plan,
+    program: impl Fn(u32) -> Program,
+    buffers: Vec<Buffers>,
+    combiner: impl Fn() -> Option<(Combiner, Fit)>,
+    (seed, pieces): (u64, usize),
+    (fails_in, dies): (Option<usize>, Option<(u32, usize)>),
+) -> (Vec<(u32, Result<()>)>, usize, u64) {
     let size = plan.call().size;
     let net = Rc::new(RefCell::new(Net {
         random: Random(seed),
         queues: BTreeMap::new(),
         sinks: BTreeMap::new(),
         fails_in,
+        pieces,
         segment: (0..size).map(|_| InSegment::new()).collect(),
         dead: None,
     }));
@@ -605,7 +638,7 @@ fn play_plan(
             failed_rank: NOBODY,
             devices: Arc::default(),
         };
-        let program = lower(plan.call(), &plan.part(rank)).expect("a program");
+        let program = program(rank);
         let mut run = driver.executor.spare_run();
         run.memory.begin(&program, buffers, None).expect("memory");
         run.program = Arc::new(program);
@@ -628,15 +661,16 @@ fn play_plan(
             break;
         }
     }
-    let mut results = Vec::new();
+    let (mut results, mut fused) = (Vec::new(), 0);
     for (driver, id) in &mut ranks {
+        fused += driver.executor.fused;
         let end = take(driver, *id).expect("the run is over");
         assert!(driver.pending.is_empty() && driver.executor.is_empty());
         results.push((driver.own, end.result));
     }
     let net = net.borrow();
     let left = net.queues.values().map(VecDeque::len).sum::<usize>();
-    (results, left + net.sinks.values().sum::<usize>())
+    (results, left + net.sinks.values().sum::<usize>(), fused)
 }
 
 fn cases() -> impl Iterator<Item = (Algorithm, u32, u32)> {

@@ -21,7 +21,9 @@
 //! 4. A region that is read has the length of the message that was announced with it
 //!    (what says otherwise is refused as it comes), and a pull reads neither more than
 //!    that nor more than the view has room for.
-//! 5. A pull owns its bounce buffer, in which the slice that was read last lies: it is
+//! 5. A pull of an operand that is combined as it comes reads what no peer has mapped to the
+//!    operand's room, which has as many bytes and is the receive's, and combines it from there
+//!    at the end. Another owns its bounce buffer, in which the slice that was read last lies: it is
 //!    neither moved nor resized while a slice is in flight.
 //! 6. A push reads its send's memory, from the rear part's first byte to the message's
 //!    end, while that send is announced, so pending: a receiver ends the message
@@ -64,6 +66,8 @@ pub(crate) struct Pull {
     pending: Option<u64>,
     slice: usize,
     bounce: Vec<u8>,
+    /// It reads to the room of an operand.
+    to_room: bool,
     share: Share,
     failed: Option<TransportError>,
 }
@@ -123,11 +127,17 @@ impl Get {
             pending: None,
             slice: 0,
             bounce: Vec::new(),
+            to_room: false,
             share: Share::No,
             failed: None,
         };
+        pull.to_room = op.view.operand_room().is_some() && port.links.mapped(peer, &key).is_none();
+        let to = match pull.to_room {
+            true => op.view.operand_room(),
+            false => op.view.as_contiguous(),
+        };
         if total <= room
-            && let Some(to) = op.view.as_contiguous()
+            && let Some(to) = to
             && port.links.attending(peer)
             && !self.exchanges(port, peer)
         {
@@ -349,7 +359,11 @@ impl Get {
             pull.at += n;
             return;
         }
-        let (to, n) = match op.view.as_contiguous() {
+        let to = match pull.to_room {
+            true => op.view.operand_room(),
+            false => op.view.as_contiguous(),
+        };
+        let (to, n) = match to {
             Some(to) => (to.wrapping_add(pull.at), n),
             None => {
                 pull.bounce.resize(BOUNCE_BYTES.min(pull.wanted), 0);
@@ -380,6 +394,14 @@ impl Get {
                 pull.peer,
                 wire::head(wire::FIN, wire::OUTCOME_DONE, pull.send, 0),
             );
+            let op = port.ops.get(pull.op).filter(|_| pull.to_room);
+            if let Some(op) = op
+                && let Some(room) = op.view.operand_room()
+            {
+                // SAFETY: invariant 5: all is there; the receive is pending (invariant 3 of
+                // `protocols`).
+                unsafe { op.view.unpack(0..pull.room, room) };
+            }
             return port.received(pull.op);
         };
         use TransportErrorKind as T;
