@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_run_ends_when_nothing_is_in_flight() {
         let (mut trials, bytes) = (Trials::default(), 2 * TRIED_BYTES);
-        let mut window = |trials: &mut Trials, n: u32| {
+        let window = |trials: &mut Trials, n: u32| {
             let ways: Vec<bool> = (0..n).map(|h| trials.next(h, bytes, all_live)).collect();
             for handle in (0..n).rev() {
                 trials.received(handle);
