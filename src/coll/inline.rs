@@ -131,9 +131,7 @@ pub(super) fn of_host(ask: Ask) -> Ask {
 fn begin_in_segment(lane: &mut Lane, program: &Program) -> Numbers {
     let tags = lane.executor.next_tags();
     let call = lane.executor.number_of(tags);
-    let with = program.inline.as_ref().and_then(InlineSchedule::in_segment);
-    let segments = with.map_or(1, |with| with.segments);
-    lane.begins_in_segment(call, segments, program.changes_hands);
+    lane.begins_in_segment(call, program.sets());
     Numbers { tags, call }
 }
 

@@ -22,6 +22,7 @@ mod large;
 mod leaving;
 mod matching;
 mod modes;
+mod neighborhood_waits;
 mod neighborhoods;
 mod objects;
 mod partitioned;

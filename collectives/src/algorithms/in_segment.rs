@@ -28,6 +28,8 @@
 //! et al., "Designing Efficient Shared Address Space Reduction Collectives for
 //! Multi-/Many-cores", IPDPS 2018.
 
+pub(super) mod neighbors;
+
 use crate::balanced::Fold;
 use crate::builder::Builder;
 use crate::call::Operation;
@@ -54,12 +56,15 @@ pub(super) fn has_cells(call: &crate::call::Call) -> bool {
     differs && call.size <= MOST_CELLS
 }
 
-/// The rank that reads a cell of a rank's slot, if it is one.
-pub fn reader_of_cell(call: &crate::call::Call, rank: u32, cell: u32) -> Option<u32> {
+/// The ranks that read a cell of a rank's slot and get what is longer by a message; which of the
+/// blocks between the two it is.
+pub fn readers_of_cell(call: &crate::call::Call, rank: u32, cell: u32) -> Vec<(u32, u32)> {
     match call.operation {
-        Operation::Gather => Some(call.root),
-        Operation::Scatter | Operation::Alltoall => Some((cell + rank + 1) % call.size),
-        _ => None,
+        Operation::Gather => vec![(call.root, 0)],
+        Operation::Scatter | Operation::Alltoall => vec![((cell + rank + 1) % call.size, 0)],
+        operation if operation.of_neighbors() => neighbors::readers_of_cell(call, rank, cell),
+        // All know all lengths of an allgather.
+        _ => Vec::new(),
     }
 }
 
@@ -381,7 +386,7 @@ pub(super) fn one_phase(b: &mut Builder) {
             let count = rank + u32::from(call.operation == O::Scan);
             fold_prefix(b, count, &operand, result);
         }
-        O::NeighborAllgather | O::NeighborAlltoall => {}
+        O::NeighborAllgather | O::NeighborAlltoall => neighbors::one_phase(b),
     }
 }
 

@@ -26,7 +26,7 @@ mod staged;
 mod tree;
 
 pub use hierarchical::{Across, Hierarchy};
-pub use in_segment::reader_of_cell;
+pub use in_segment::readers_of_cell;
 pub use tree::{Family, Tree};
 
 use crate::builder::Builder;
@@ -268,6 +268,9 @@ impl Algorithm {
             Self::Spread => exact(&[O::Allgather, O::Alltoall, O::ReduceScatter]),
             Self::OneKernel => exact(&[O::Allreduce]),
             Self::ScatterAllgather => exact(&[O::Bcast]),
+            Self::OnePhase if operation.of_neighbors() => {
+                in_segment::neighbors::suits(call).then_some(Balanced)
+            }
             _ if self.in_segment() && !in_segment::suits(call) => None,
             Self::OnePhase if call.varying && !in_segment::has_cells(call) => None,
             Self::OnePhase => Some(Balanced),

@@ -18,7 +18,7 @@
 mod blocks;
 mod desk;
 
-pub use self::blocks::{Blocks, Side};
+pub use self::blocks::{Blocks, Lie, Side};
 pub use self::desk::{Desk, InSegment, Room, Small};
 
 use super::in_segment::{self, At, IN_ORDER, Places, Segment};

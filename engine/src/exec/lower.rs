@@ -5,11 +5,12 @@
 //! same bits are put behind each other, at both ends in the order
 //! of the steps; then they match in that order, because messages do not overtake.
 
+use super::cells::{Cell, Cells};
 use super::graph::{Edge, Graph};
 use super::inline::InlineSchedule;
 use super::program::{Action, Program, RunsOn, SEGMENT_TAGS};
 use crate::error::{Error, ErrorKind, Result};
-use osier_collectives::{Buffer, Call, Operation, Part, Region, Step, reader_of_cell};
+use osier_collectives::{Buffer, Call, Operation, Part, Region, Step, occurrence, readers_of_cell};
 use std::collections::HashMap;
 
 /// Rounds of a phase in a plan's tags.
@@ -244,7 +245,11 @@ fn in_segment(call: &Call, part: &Part) -> Program {
 /// a message. Messages leave behind the flag, and come when the length was read.
 fn with_cells(call: &Call, part: &Part) -> Program {
     let phase = |tag: u32| (tag / ROUNDS) as u16;
-    let message = tag(ROUNDS);
+    // The k-th block between two ranks has a tag of its own.
+    let message = |nth: u32| tag(ROUNDS + nth);
+    let cells = part.scratch.iter().find(|s| s.slot).map_or(1, |s| s.pieces);
+    let of_neighbors = call.operation.of_neighbors();
+    let sources = call.sources(part.rank);
     let mut actions = vec![Action::Enter];
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
     for step in part.steps() {
@@ -256,10 +261,10 @@ fn with_cells(call: &Call, part: &Part) -> Program {
             },
             Step::Copy { from, to } if matches!(to.buffer, Buffer::Scratch(_)) => {
                 let (data, cell) = (from, to.first);
-                if let Some(to) = reader_of_cell(call, part.rank, cell) {
+                for (to, nth) in readers_of_cell(call, part.rank, cell) {
                     sends.push(Action::SendLong {
                         to,
-                        tag: message,
+                        tag: message(nth),
                         data,
                         cell,
                     });
@@ -268,12 +273,23 @@ fn with_cells(call: &Call, part: &Part) -> Program {
             }
             Step::Copy { from, to } => Action::Copy { from, to },
             Step::Read { from, data, into } => {
-                let cell = data.first;
+                let at = into.first as usize;
+                let (nth, of) = match of_neighbors {
+                    true => (
+                        occurrence(sources, at),
+                        call.cell_of(part.rank, at).map_or(1, |cell| cell.of),
+                    ),
+                    false => (0, cells),
+                };
+                let cell = Cell {
+                    at: data.first,
+                    of: Cells(of),
+                };
                 receives.push((
                     actions.len() as u32,
                     Action::ReceiveLong {
                         from,
-                        tag: message,
+                        tag: message(nth),
                         cell,
                         into,
                     },
@@ -313,7 +329,8 @@ fn with_cells(call: &Call, part: &Part) -> Program {
         cut: 1,
         in_segment: true,
         one_reader: part.scratch.iter().any(|s| s.one_reader),
-        cells: part.scratch.iter().find(|s| s.slot).map_or(1, |s| s.pieces),
+        cells,
+        of_neighbors,
         ..Program::default()
     }
 }

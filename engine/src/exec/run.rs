@@ -220,8 +220,8 @@ pub struct Run {
     pub published: bool,
     /// Its flag there says that it has not failed.
     pub raised: bool,
-    /// Peers whose flags of that kind will not come, by bits, where contributions differ.
-    pub lacks: u64,
+    /// Peers whose flags of that kind will not come, where contributions differ.
+    pub lacks: Vec<u32>,
     /// It waits for this peer's flag there, in this instance.
     pub awaits: Option<(u32, u32)>,
 }
@@ -269,7 +269,7 @@ impl Run {
         self.number_of = IN_ORDER;
         self.published = false;
         self.raised = false;
-        self.lacks = 0;
+        self.lacks.clear();
         self.awaits = None;
     }
 

@@ -9,7 +9,7 @@ use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::{Call, Operation};
 use osier_engine::error::Result;
-use osier_engine::exec::inline::{Blocks, Side};
+use osier_engine::exec::inline::{Blocks, Lie, Side};
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;
 use osier_engine::trace::event::{ANY, Kind};
@@ -19,18 +19,13 @@ use osier_engine::view::{Buffer, BufferMut, RawView};
 const NO_BLOCKS: Side<'_> = Side {
     at: std::ptr::null_mut(),
     bytes: 0,
-    counts: &[],
-    displacements: &[],
+    blocks: Lie::Row,
+    which: None,
 };
 
 /// A buffer that is one block.
-fn one(view: &RawView) -> Option<Side<'static>> {
-    Some(Side {
-        at: view.as_contiguous()?,
-        bytes: view.bytes(),
-        counts: &[1],
-        displacements: &[0],
-    })
+pub(super) fn one(view: &RawView) -> Option<Side<'static>> {
+    Some(Side::row(view.as_contiguous()?, view.bytes()))
 }
 
 fn bytes(view: Option<&RawView>) -> usize {
@@ -130,7 +125,7 @@ impl Communicator {
             let send = match self.rank() as u32 == of {
                 true => (send.as_ref())
                     .and_then(|send| self.side(send, counts, displacements, false))
-                    .filter(|send| send.counts[self.rank()] * send.bytes == recv.bytes()),
+                    .filter(|send| send.bytes_of(self.rank()) == recv.bytes()),
                 false => Some(NO_BLOCKS),
             };
             here = send.zip(one(recv));
@@ -187,7 +182,7 @@ impl Communicator {
             (send.as_ref().filter(|_| differs && in_slots(&recv, counts))).and_then(|send| {
                 let own = one(send)?;
                 let recv = self.side(&recv, counts, displacements, true)?;
-                let alike = recv.counts[self.rank()] * recv.bytes == send.bytes();
+                let alike = recv.bytes_of(self.rank()) == send.bytes();
                 alike.then(|| Blocks::new(own, recv))
             });
         let ask = || self.allgatherv_ask(send, Some(recv), counts, displacements);
@@ -219,11 +214,8 @@ impl Communicator {
         let here = send.as_ref().and_then(|send| {
             let from = self.side(send, send_blocks.0, send_blocks.1, false)?;
             let into = self.side(&recv, recv_blocks.0, recv_blocks.1, true)?;
-            let (own, rank) = (
-                |side: &Side<'_>, rank: usize| side.counts[rank] * side.bytes,
-                self.rank(),
-            );
-            (own(&from, rank) == own(&into, rank)).then(|| Blocks::new(from, into))
+            let alike = from.bytes_of(self.rank()) == into.bytes_of(self.rank());
+            alike.then(|| Blocks::new(from, into))
         });
         let ask = || self.alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
         let result = self.call_blocks(&call, here, ask);
@@ -286,12 +278,8 @@ impl Communicator {
         displacements: &'a [usize],
         apart: bool,
     ) -> Option<Side<'a>> {
-        let side = Side {
-            at: view.as_contiguous()?,
-            bytes: view.element_bytes()?,
-            counts,
-            displacements,
-        };
+        let bytes = view.element_bytes()?;
+        let side = Side::placed(view.as_contiguous()?, bytes, counts, displacements);
         let lies = side.lies_in(self.size(), view.bytes(), apart);
         (lies && !self.is_inter()).then_some(side)
     }

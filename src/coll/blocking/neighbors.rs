@@ -1,13 +1,50 @@
 //! Collective calls that wait, on the neighborhood of a grid or graph.
 
-use super::counts::{all_given, all_wanted};
+use super::counts::{all_given, all_wanted, one};
 use crate::coll::ask::given;
-use crate::comm::Communicator;
+use crate::comm::{Communicator, Neighborhood};
+use osier_collectives::{Call, Operation};
 use osier_engine::error::Result;
+use osier_engine::exec::inline::{Blocks, Side};
 use osier_engine::trace::event::{ANY, Kind};
-use osier_engine::view::{Buffer, BufferMut};
+use osier_engine::view::{Buffer, BufferMut, RawView};
+
+/// Equal blocks of a buffer without gaps, of which a plan has these; none of what a run looks at.
+#[inline]
+fn equal<'a>(view: &RawView, blocks: usize, which: &'a [usize]) -> Option<Side<'a>> {
+    let bytes = view.bytes();
+    let each = bytes.checked_div(blocks).unwrap_or(0);
+    let side = Side::row(view.as_contiguous()?, each).of(which);
+    side.lies_in(blocks, bytes, true).then_some(side)
+}
+
+/// The same of blocks by counts and displacements.
+#[inline]
+fn placed<'a>(
+    view: &RawView,
+    (counts, displacements): (&'a [usize], &'a [usize]),
+    blocks: usize,
+    which: &'a [usize],
+    apart: bool,
+) -> Option<Side<'a>> {
+    let (at, bytes) = (view.as_contiguous()?, view.element_bytes()?);
+    let side = Side::placed(at, bytes, counts, displacements).of(which);
+    side.lies_in(blocks, view.bytes(), apart).then_some(side)
+}
 
 impl Communicator {
+    /// Who lies around this rank, if that is known by now.
+    #[inline]
+    fn near(&self) -> Option<&Neighborhood> {
+        self.0.around.get()
+    }
+
+    /// A call on the neighborhood as far as its program's key needs it.
+    #[inline]
+    fn around_here(&self, operation: Operation) -> Call {
+        Call::new(operation, self.size() as u32).varying()
+    }
+
     /// Sends `send` to each destination of this rank in the communicator's topology, and
     /// receives equally much from each source, into equal blocks of `recv`. Collective.
     ///
@@ -38,8 +75,13 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Allgather, ANY, ANY, recv.bytes());
-        let ask = self.neighbor_allgather_ask(send, Some(recv));
-        let result = self.call_ask(ask);
+        let here = self.near().zip(send.as_ref()).and_then(|(around, send)| {
+            let into = equal(&recv, around.incoming, &around.from)?;
+            Some(Blocks::new(one(send)?, into))
+        });
+        let call = self.around_here(Operation::NeighborAllgather);
+        let ask = || self.neighbor_allgather_ask(send, Some(recv));
+        let result = self.call_blocks(&call, here, ask);
         self.reported(result.map_err(|e| e.context("neighbor_allgather")))
     }
 
@@ -59,8 +101,14 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Allgather, ANY, ANY, recv.bytes());
-        let ask = self.neighbor_allgatherv_ask(send, Some(recv), counts, displacements);
-        let result = self.call_ask(ask);
+        let here = self.near().zip(send.as_ref()).and_then(|(around, send)| {
+            let blocks = (counts, displacements);
+            let into = placed(&recv, blocks, around.incoming, &around.from, true)?;
+            Some(Blocks::new(one(send)?, into))
+        });
+        let call = self.around_here(Operation::NeighborAllgather);
+        let ask = || self.neighbor_allgatherv_ask(send, Some(recv), counts, displacements);
+        let result = self.call_blocks(&call, here, ask);
         self.reported(result.map_err(|e| e.context("neighbor_allgatherv")))
     }
 
@@ -92,8 +140,14 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
-        let ask = self.neighbor_alltoall_ask(send, Some(recv));
-        let result = self.call_ask(ask);
+        let here = self.near().zip(send.as_ref()).and_then(|(around, send)| {
+            let from = equal(send, around.outgoing, &around.to)?;
+            let into = equal(&recv, around.incoming, &around.from)?;
+            Some(Blocks::new(from, into))
+        });
+        let call = self.around_here(Operation::NeighborAlltoall);
+        let ask = || self.neighbor_alltoall_ask(send, Some(recv));
+        let result = self.call_blocks(&call, here, ask);
         self.reported(result.map_err(|e| e.context("neighbor_alltoall")))
     }
 
@@ -112,8 +166,14 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
-        let ask = self.neighbor_alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
-        let result = self.call_ask(ask);
+        let here = self.near().zip(send.as_ref()).and_then(|(around, send)| {
+            let from = placed(send, send_blocks, around.outgoing, &around.to, false)?;
+            let into = placed(&recv, recv_blocks, around.incoming, &around.from, true)?;
+            Some(Blocks::new(from, into))
+        });
+        let call = self.around_here(Operation::NeighborAlltoall);
+        let ask = || self.neighbor_alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
+        let result = self.call_blocks(&call, here, ask);
         self.reported(result.map_err(|e| e.context("neighbor_alltoallv")))
     }
 

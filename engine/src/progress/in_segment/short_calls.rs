@@ -8,7 +8,7 @@
 //!    `short`), of this rank's slot, or of a slot of a peer whose flag was seen (invariants 1
 //!    to 3 of the segment).
 
-use super::{Begun, FAILED, Known, Lane, SegmentCalls, below};
+use super::{Begun, FAILED, Known, Lane, Last, Readers, SegmentCalls, below};
 use crate::exec::in_segment::{At, IN_ORDER, LEAST_TAKEN, copy_short};
 use crate::exec::inline::Room;
 use crate::exec::short::{Awaited, Memory, Move, Place, ShortCall};
@@ -84,7 +84,7 @@ impl Lane {
         }
         if let Some(before) = calls.last[set] {
             let mut looks = 0;
-            while let Some(peer) = self.not_past_before(before) {
+            while let Some(peer) = self.not_past_before(before.call) {
                 looks += 1;
                 if !wait(self, peer, looks) {
                     return Short::NotBegun;
@@ -124,7 +124,10 @@ impl Lane {
         };
         let calls = &mut self.port.in_segment;
         let before = (calls.last, calls.turns);
-        calls.last[set] = Some(number);
+        calls.last[set] = Some(Last {
+            call: number,
+            of_neighbors: false,
+        });
         if short.changes_hands {
             calls.turns[set] = turn.wrapping_add(1);
         }
@@ -167,7 +170,7 @@ impl Lane {
     fn left_to_steps(
         &mut self,
         short: &ShortCall,
-        (before, turns): ([Option<u32>; 2], [u16; 2]),
+        (before, turns): ([Option<Last>; 2], [u16; 2]),
         (numbers, taken): (Numbers, usize),
     ) -> Short {
         self.port.in_segment.begun.push(Begun {
@@ -175,6 +178,7 @@ impl Lane {
             before,
             turns,
             changes_hands: short.changes_hands,
+            of_neighbors: false,
             over: 0,
             lent: false,
         });
@@ -187,7 +191,7 @@ impl Lane {
         let own = self.port.own;
         let peer = self.port.in_segment.not_known_past(own, before)?;
         let (of, call, segment) = (IN_ORDER, before, u16::MAX);
-        match self.not_past(At { of, call, segment }) {
+        match self.not_past(At { of, call, segment }, Readers::All) {
             Ok(peer) => peer,
             // For the steps to tell.
             Err(_) => Some(peer),
