@@ -14,10 +14,11 @@ use osier_collectives::{Call, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
 use osier_engine::exec::inline::{
-    self, Begun, Blocks, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Small,
+    self, Begun, Blocks, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Shares, Small,
 };
 use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
 use osier_engine::exec::program::{Action, Program};
+use osier_engine::exec::run::Combiner;
 use osier_engine::exec::short::{Depends, ShortCall};
 use osier_engine::exec::step::{Messages, Started};
 use osier_engine::matching::Pattern;
@@ -483,6 +484,81 @@ impl Communicator {
         // The step that has failed is the run's to give up.
         let taken = taken - usize::from(error.is_some());
         Some(Some((Begun::in_cells(taken, tags), error.map(|(e, _)| e))))
+    }
+
+    /// Runs a reduction whose shares differ to its end.
+    #[track_caller]
+    pub(crate) fn call_shares<R: Reduction>(
+        &self,
+        send: Option<RawView>,
+        recv: RawView,
+        counts: &[usize],
+        op: &R,
+    ) -> Result<()> {
+        let fit = (send.as_ref()).and_then(|send| op.fit(&Data(send)).ok());
+        let begun = match (&send, &fit) {
+            (Some(send), Some(fit)) => self.run_shares(send, &recv, counts, op, fit),
+            _ => Some(None),
+        };
+        // The call waits for the run's end, so the operator outlives it.
+        self.ended(begun, || {
+            self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(op))
+        })
+    }
+
+    /// Takes its steps as far as possible: `None` if that is to its end.
+    fn run_shares(
+        &self,
+        send: &RawView,
+        recv: &RawView,
+        counts: &[usize],
+        op: &dyn Reduction,
+        fit: &Fit,
+    ) -> Option<Here> {
+        let core = self.core();
+        let recorded = core.trace.is_some() || core.checks.has(Check::Collectives);
+        let (known, rank) = (op.predefined(fit), self.rank());
+        let bytes = |count: usize| count.checked_mul(fit.unit);
+        let fits = counts.len() == self.size()
+            && bytes(counts[rank]) == Some(recv.bytes())
+            && bytes(counts.iter().sum()) == Some(send.bytes());
+        let (Some(from), Some(into)) = (send.as_contiguous(), recv.as_contiguous()) else {
+            return Some(None);
+        };
+        // An operator that may panic is a run's, and memory that may lie on devices.
+        let elsewhere = known.is_none() || self.0.spaces.matter.load(Ordering::Relaxed);
+        if recorded || self.is_inter() || elsewhere || !fits || !send.alike(recv) {
+            return Some(None);
+        }
+        let operator = op;
+        let mut shares = Shares::new(
+            (from, into),
+            counts,
+            rank,
+            Fitted {
+                operator,
+                fit,
+                known,
+            },
+        );
+        let call = Call::new(Operation::ReduceScatter, self.size() as u32).varying();
+        let key = key_of(&call.requires(fit.association), class_of(shares.longest()));
+        let mut lane = self.lane().lock();
+        let program = lane.executor.program(key).filter(|_| lane.idle());
+        let Some(program) = program.filter(|program| shares.work_in(program)) else {
+            return Some(None);
+        };
+        let Numbers { tags, call } = begin_in_segment(&mut lane, &program);
+        let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
+        let of = (&program.actions[..], call, 0);
+        let (taken, error) = inline::run_in_segment(&mut *lane, of, &mut shares, wait);
+        let all = program.actions.len() * program.graph.segments() as usize;
+        if taken == all && error.is_none() {
+            self.core().after(&mut lane);
+            return None;
+        }
+        let begun = shares.begun(taken, tags);
+        Some(Some((begun, error.map(|(e, _)| e))))
     }
 
     /// The same where flags lie in the ranks' segment, behind the first `taken` steps.

@@ -31,6 +31,7 @@ mod probe;
 mod requests;
 mod scopes;
 mod sessions;
+mod shares;
 mod sizes;
 mod support;
 mod threads;

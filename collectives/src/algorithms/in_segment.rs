@@ -44,11 +44,13 @@ pub(super) fn suits(call: &crate::call::Call) -> bool {
 /// small that all goes by messages.
 const MOST_CELLS: u32 = 64;
 
-/// Whether one phase is for a call of contributions that differ, whose lengths nobody but the
-/// two ranks concerned knows. In place, a block would be sent and received in one place.
-pub(super) fn has_cells(call: &crate::call::Call) -> bool {
+/// Whether one phase is for a call of contributions that differ. Of a reduce_scatter all ranks know
+/// all lengths; of others nobody but the two ranks concerned, so they have cells. In place, a block
+/// would be sent and received in one place.
+pub(super) fn suits_varying(call: &crate::call::Call) -> bool {
     use Operation as O;
     let differs = match call.operation {
+        O::ReduceScatter => return true,
         O::Gather | O::Scatter | O::Allgather => true,
         O::Alltoall => !call.in_place,
         _ => false,
@@ -95,7 +97,8 @@ fn place(of: u32, reader: u32, size: u32) -> u32 {
 /// cell, where they differ.
 fn copy_to_others(b: &mut Builder, input: Buffer, slot: Buffer) {
     let (rank, size) = (b.rank, b.call.size);
-    if b.call.varying {
+    // Of shares in segments, each is one piece of the slot.
+    if b.call.varying && (!b.call.operation.reduces() || b.segments() > 1) {
         for reader in others(rank, size) {
             let cell = Region::piece(slot, place(rank, reader, size));
             b.copy(Region::piece(input, reader), cell);
@@ -353,7 +356,7 @@ pub(super) fn one_phase(b: &mut Builder) {
             }
         }
         O::ReduceScatter => {
-            let slot = b.slot(size - 1, true);
+            let slot = b.slot_of_shares();
             copy_to_others(b, input, slot);
             exchange(b, everybody(), everybody());
             let share = Region::piece(input, rank);

@@ -272,7 +272,7 @@ impl Algorithm {
                 in_segment::neighbors::suits(call).then_some(Balanced)
             }
             _ if self.in_segment() && !in_segment::suits(call) => None,
-            Self::OnePhase if call.varying && !in_segment::has_cells(call) => None,
+            Self::OnePhase if call.varying && !in_segment::suits_varying(call) => None,
             Self::OnePhase => Some(Balanced),
             Self::Direct | Self::TwoPhases | Self::DirectSlices if call.varying => None,
             Self::Direct if operation == O::Barrier => None,
@@ -524,7 +524,7 @@ impl Plan {
         let whole = call.shares_memory()
             || matches!(algorithm, Algorithm::Direct | Algorithm::DirectSlices)
             || call.operation == Operation::Barrier
-            || algorithm == Algorithm::OnePhase && call.varying
+            || algorithm == Algorithm::OnePhase && call.varying && !call.operation.reduces()
             || call.operation == Operation::ReduceScatter && call.first_side.is_some();
         Ok(Self {
             segments: if whole { 1 } else { segments.max(1) },

@@ -31,8 +31,8 @@ fn tag(of_plan: u32) -> u32 {
 /// If the part reads the memory of other ranks, and has no flags in a segment.
 pub fn lower(call: &Call, part: &Part) -> Result<Program> {
     match (part.in_segment, call.varying) {
-        (true, true) => return Ok(with_cells(call, part)),
-        (true, false) => return Ok(in_segment(call, part)),
+        (true, true) if !call.operation.reduces() => return Ok(with_cells(call, part)),
+        (true, _) => return Ok(in_segment(call, part)),
         (false, _) => {}
     }
     let nothing = Region::run(Buffer::Recv, 0, 0);

@@ -519,8 +519,8 @@ impl in_segment::Places for Run {
         })
     }
 
-    fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize> {
-        self.memory.of_peer(region, segment.into())
+    fn of_peer(&mut self, peer: u32, region: Region, segment: u16) -> Range<usize> {
+        self.memory.of_peer(peer, region, segment.into())
     }
 
     fn segments(&self) -> u32 {
@@ -536,7 +536,11 @@ impl in_segment::Places for Run {
     }
 
     fn bytes(&self) -> u64 {
-        self.memory.contributed()
+        match self.program.cells {
+            0 => self.memory.contributed(),
+            // Ranks contribute what they like.
+            _ => 0,
+        }
     }
 
     fn slot_bytes(&self) -> usize {

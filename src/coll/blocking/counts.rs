@@ -5,6 +5,7 @@
 
 use crate::coll::ask::counts::in_slots;
 use crate::coll::ask::{Contribution, Destination, given, wanted};
+use crate::coll::inline::of_host;
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::{Call, Operation};
@@ -255,16 +256,29 @@ impl Communicator {
         counts: &[usize],
         op: impl Reduction,
     ) -> Result<()> {
+        // All ranks have the same counts.
+        let quick = match (self.equal_shares(counts), recv.plain_mut()) {
+            (Some(count), Some(into))
+                if count.checked_mul(into.basic.size()) == Some(into.bytes) =>
+            {
+                self.quick_shares(send.plain_contribution(), Some(into), &op)
+            }
+            _ => None,
+        };
+        // The call waits for the run's end, so the operator outlives it.
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            let ask = self.reduce_scatter_ask(given(send), Some(recv), counts, Combiner::lent(&op));
+            ask.map(of_host)
+        };
+        if let Some(result) = self.ended_quickly(quick, "reduce_scatter", ask) {
+            return result;
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes(send.as_ref()));
         let result = match self.are_equal_shares(counts, send.as_ref(), &recv) {
-            // All ranks have the same counts.
             true => self.scatter_shares(send, recv, &op),
-            false => {
-                // `call` waits for the run's end, so the operator outlives it.
-                let ask = self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(&op));
-                self.call_ask(ask)
-            }
+            false => self.call_shares(send, recv, counts, &op),
         };
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
     }

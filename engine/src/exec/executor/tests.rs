@@ -1,6 +1,7 @@
 //! The executor without a lane: ranks as values, messages in queues, ends in any order.
 
 mod cells;
+mod shares;
 
 use super::*;
 use crate::exec::in_segment::{FAILED, Part, Waited};

@@ -178,7 +178,7 @@ impl Places for Blocks<'_> {
         Some(Contiguous { at, bytes })
     }
 
-    fn of_peer(&mut self, _region: Region, _segment: u16) -> Range<usize> {
+    fn of_peer(&mut self, _peer: u32, _region: Region, _segment: u16) -> Range<usize> {
         // No step reads what is not in a cell.
         0..0
     }
