@@ -8,6 +8,7 @@
 
 use super::ask::counts::MIDDLE_BYTES;
 use super::ask::{Ask, key_of};
+use super::short::Quick;
 use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::{Call, Operation};
@@ -19,7 +20,7 @@ use osier_engine::exec::inline::{
 use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
 use osier_engine::exec::program::{Action, Program};
 use osier_engine::exec::run::Combiner;
-use osier_engine::exec::short::{Depends, ShortCall};
+use osier_engine::exec::short::{Depends, ShortBlocks, ShortCall};
 use osier_engine::exec::step::{Messages, Started};
 use osier_engine::matching::Pattern;
 use osier_engine::progress::cell::LaneGuard;
@@ -445,9 +446,46 @@ impl Communicator {
         blocks: Option<Blocks<'_>>,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
-        match blocks {
-            Some(blocks) => self.ended(self.run_blocks(call, blocks), ask),
-            None => self.call(ask()?),
+        let Some(blocks) = blocks else {
+            return self.call(ask()?);
+        };
+        match self.quick_blocks((call.operation, call.root), Some(blocks)) {
+            Some(begun) => self.ended(begun, ask),
+            None => self.ended(self.run_blocks(call, blocks), ask),
+        }
+    }
+
+    /// As [`Communicator::quick`](super::short), of contributions that differ.
+    #[inline]
+    pub(crate) fn quick_blocks(&self, of: (Operation, u32), blocks: Option<Blocks<'_>>) -> Quick {
+        let (blocks, core) = (blocks?, self.core());
+        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+            return None;
+        }
+        let mut lane = self.lane().lock();
+        if !lane.idle() {
+            return None;
+        }
+        let short = lane.executor.short_calls.take_blocks(of)?;
+        let end = blocks.in_cells(&short.program).map(|mut blocks| {
+            let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
+            let end = lane.run_short_blocks(&short, &mut blocks, wait);
+            (end, blocks)
+        });
+        let program = match &end {
+            Some((Short::Taken(..), _)) => Some(short.program.clone()),
+            _ => None,
+        };
+        lane.executor.short_calls.keep_blocks(of, short);
+        match (end, program) {
+            (Some((Short::Done, _)), _) => {
+                self.core().after(&mut lane);
+                Some(None)
+            }
+            (Some((Short::Taken(numbers, taken), blocks)), Some(program)) => {
+                Some(self.run_blocks_from(lane, &program, (numbers, taken), blocks))
+            }
+            _ => None,
         }
     }
 
@@ -467,10 +505,29 @@ impl Communicator {
             return Some(None);
         };
         blocks = here;
-        let Numbers { tags, call } = begin_in_segment(&mut lane, &program);
+        let of = (call.operation, call.root);
+        if !lane.executor.short_calls.has_blocks(of)
+            && let Some(short) = ShortBlocks::new(&program)
+        {
+            lane.executor.short_calls.keep_blocks(of, Box::new(short));
+        }
+        let numbers = begin_in_segment(&mut lane, &program);
+        self.run_blocks_from(lane, &program, (numbers, 0), blocks)
+    }
+
+    /// The same, behind the first `taken` steps.
+    #[inline(never)]
+    fn run_blocks_from(
+        &self,
+        mut lane: LaneGuard<'_>,
+        program: &Program,
+        (numbers, taken): (Numbers, usize),
+        mut blocks: Blocks<'_>,
+    ) -> Option<Here> {
+        let Numbers { tags, call } = numbers;
         let (actions, row) = (&program.actions, program.row());
         let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
-        let of = (&actions[..row], call, 0);
+        let of = (&actions[..row], call, taken);
         let (taken, error) = inline::run_in_segment(&mut *lane, of, &mut blocks, wait);
         // Nothing was sent, and what is received is for a run.
         let leaves = (&actions[actions.len() - 1..], call, 0);

@@ -193,21 +193,50 @@ pub fn put<S: Segment, P: Places>(
     }
 }
 
-/// The length of a peer's block, whose flag was seen.
+/// The length of a peer's block, whose flag was seen, and the room of bytes where that stands.
 ///
 /// # Errors
 /// It has none there.
 #[inline]
-fn length<S: Segment>(cell: Cell, at: At, segment: &mut S, from: u32) -> Result<u64> {
+fn length<S: Segment>(
+    cell: Cell,
+    at: At,
+    segment: &mut S,
+    from: u32,
+) -> Result<(usize, Option<(usize, PeerMemory)>)> {
     let Some((room, head_at)) = cell.of.head(cell.at) else {
         // As of a message.
-        return Ok(u64::MAX);
+        return Ok((usize::MAX, None));
     };
     let memory = segment.room_of(at, from, room)?;
     let mut length = [0u8; HEAD_BYTES];
     // SAFETY: invariant 1: as many bytes.
-    unsafe { memory.read(head_at, length.as_mut_ptr(), HEAD_BYTES) }?;
-    Ok(u64::from_ne_bytes(length))
+    unsafe { read(&memory, head_at, length.as_mut_ptr(), HEAD_BYTES) }?;
+    let bytes = usize::try_from(u64::from_ne_bytes(length)).unwrap_or(usize::MAX);
+    Ok((bytes, Some((room, memory))))
+}
+
+/// Copies from a peer's memory, of a few bytes without a call.
+///
+/// # Errors
+/// They are not there.
+///
+/// # Safety
+/// `to` is writable for as many bytes.
+#[inline]
+unsafe fn read(memory: &PeerMemory, from: usize, to: *mut u8, bytes: usize) -> Result<()> {
+    let inside = from
+        .checked_add(bytes)
+        .is_some_and(|end| end <= memory.len());
+    match memory.address().filter(|_| inside) {
+        Some(start) => {
+            // SAFETY: invariant 1: as many bytes each.
+            unsafe { in_segment::copy_short(start.wrapping_add(from), to, bytes) };
+            Ok(())
+        }
+        // SAFETY: the caller's contract.
+        None => Ok(unsafe { memory.read(from, to, bytes) }?),
+    }
 }
 
 /// Whether a peer's block, whose flag was seen, comes by a message.
@@ -220,8 +249,7 @@ pub fn comes_by_message<S: Segment>(
     segment: &mut S,
     from: u32,
 ) -> Result<bool> {
-    let bytes = length(cell, at, segment, from)?;
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let (bytes, _) = length(cell, at, segment, from)?;
     Ok(cell.of.place(cell.at, bytes) == Place::Message)
 }
 
@@ -234,8 +262,7 @@ pub fn take<S: Segment, P: Places>(
     places: &mut P,
 ) -> Taken {
     let done = (|| -> Result<Option<(usize, usize)>> {
-        let bytes = length(cell, at, segment, from)?;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (bytes, head) = length(cell, at, segment, from)?;
         let Place::Room { room, at: start } = cell.of.place(cell.at, bytes) else {
             return Ok(None);
         };
@@ -244,10 +271,13 @@ pub fn take<S: Segment, P: Places>(
         if bytes != wanted || bytes == 0 {
             return Ok(Some((bytes, wanted)));
         }
-        let memory = segment.room_of(at, from, room)?;
+        let memory = match head {
+            Some((same, memory)) if same == room => memory,
+            _ => segment.room_of(at, from, room)?,
+        };
         match own {
             // SAFETY: invariant 1: as many bytes of this rank's own.
-            Own::Contiguous(span) => unsafe { memory.read(start, span.at, bytes) }?,
+            Own::Contiguous(span) => unsafe { read(&memory, start, span.at, bytes) }?,
             Own::View(view) => unpack_from(memory, start, &view)?,
         }
         if places.one_reader() && room != BESIDE_FLAG_BYTES && bytes >= LEAST_TAKEN {

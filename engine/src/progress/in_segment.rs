@@ -16,6 +16,7 @@
 //!    to differ begin to count anew.
 
 pub mod persistent;
+mod short_blocks;
 pub mod short_calls;
 
 pub use persistent::CallsOfPersistent;

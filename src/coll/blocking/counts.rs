@@ -14,7 +14,7 @@ use osier_engine::exec::inline::{Blocks, Lie, Side};
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;
 use osier_engine::trace::event::{ANY, Kind};
-use osier_engine::view::{Buffer, BufferMut, RawView};
+use osier_engine::view::{Buffer, BufferMut, Plain, RawView};
 
 /// No buffer.
 const NO_BLOCKS: Side<'_> = Side {
@@ -27,6 +27,12 @@ const NO_BLOCKS: Side<'_> = Side {
 /// A buffer that is one block.
 pub(super) fn one(view: &RawView) -> Option<Side<'static>> {
     Some(Side::row(view.as_contiguous()?, view.bytes()))
+}
+
+/// The same of plain memory.
+#[inline]
+pub(super) fn one_plain(memory: Option<Plain>) -> Option<Side<'static>> {
+    memory.map(|memory| Side::row(memory.at, memory.bytes))
 }
 
 fn bytes(view: Option<&RawView>) -> usize {
@@ -78,9 +84,28 @@ impl Communicator {
         displacements: &[usize],
         root: impl Into<Rank>,
     ) -> Result<()> {
+        let root = root.into();
+        let quick = match root.check(self.size()) {
+            Ok(Some(to)) => {
+                let own = one_plain(send.plain_contribution());
+                let recv = match self.rank() as u32 == to {
+                    true => self.plain_side(recv.plain_mut(), (counts, displacements), true),
+                    false => Some(NO_BLOCKS),
+                };
+                let blocks = own.zip(recv).map(|(send, recv)| Blocks::new(send, recv));
+                self.quick_blocks((Operation::Gather, to), blocks)
+            }
+            _ => None,
+        };
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            self.gatherv_ask(given(send), Some(recv), counts, displacements, root)
+        };
+        if let Some(result) = self.ended_quickly(quick, "gatherv", ask) {
+            return result;
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Gather, ANY, ANY, bytes(send.as_ref()));
-        let root = root.into();
         let mut call = Call::new(Operation::Gather, self.size() as u32).varying();
         let mut here = None;
         if let Ok(Some(to)) = root.check(self.size())
@@ -209,6 +234,17 @@ impl Communicator {
         recv: &mut R,
         recv_blocks: (&[usize], &[usize]),
     ) -> Result<()> {
+        let from = self.plain_side(send.plain_contribution(), send_blocks, false);
+        let into = self.plain_side(recv.plain_mut(), recv_blocks, true);
+        let blocks = from.zip(into).map(|(from, into)| Blocks::new(from, into));
+        let quick = self.quick_blocks((Operation::Alltoall, 0), blocks);
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            self.alltoallv_ask(given(send), Some(recv), send_blocks, recv_blocks)
+        };
+        if let Some(result) = self.ended_quickly(quick, "alltoallv", ask) {
+            return result;
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, bytes(send.as_ref()));
         let call = Call::new(Operation::Alltoall, self.size() as u32).varying();
@@ -281,6 +317,19 @@ impl Communicator {
             false => self.call_shares(send, recv, counts, &op),
         };
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
+    }
+
+    /// The blocks of plain memory.
+    #[inline]
+    fn plain_side<'a>(
+        &self,
+        memory: Option<Plain>,
+        (counts, displacements): (&'a [usize], &'a [usize]),
+        apart: bool,
+    ) -> Option<Side<'a>> {
+        let Plain { at, bytes, basic } = memory?;
+        let side = Side::placed(at, basic.size(), counts, displacements);
+        side.lies_in(self.size(), bytes, apart).then_some(side)
     }
 
     /// The blocks of a buffer without gaps, in a call within one group; none of what a run looks at.

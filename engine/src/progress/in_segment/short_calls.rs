@@ -37,8 +37,25 @@ pub struct Numbers {
     pub call: u32,
 }
 
+/// What all ranks of a call say with their flags.
+#[derive(Clone, Copy)]
+pub(super) struct Alike {
+    pub bytes: usize,
+    /// Turns count.
+    pub changes_hands: bool,
+}
+
+impl Alike {
+    fn of(short: &ShortCall) -> Alike {
+        Alike {
+            bytes: short.bytes,
+            changes_hands: short.changes_hands,
+        }
+    }
+}
+
 /// How far a peer is.
-enum Look {
+pub(super) enum Look {
     There,
     Late,
     Unusual,
@@ -46,12 +63,12 @@ enum Look {
 
 /// A call in flight, as its flags tell.
 #[derive(Clone, Copy)]
-struct InFlight {
-    call: u32,
-    set: usize,
-    turn: u16,
+pub(super) struct InFlight {
+    pub call: u32,
+    pub set: usize,
+    pub turn: u16,
     /// Of slots, where they change hands.
-    in_turn: u16,
+    pub in_turn: u16,
 }
 
 impl SegmentCalls {
@@ -114,7 +131,7 @@ impl Lane {
             }
         }
         if let Some(phase) = short.raised {
-            raise(short, at, phase, collective);
+            raise(Alike::of(short), at, phase, collective);
             self.port.links.wake_members();
         }
         // Peers have what they need: the call is counted now.
@@ -135,7 +152,7 @@ impl Lane {
         for peer in &*short.awaited {
             let mut looks = 0;
             loop {
-                match self.look(short, at, *peer) {
+                match self.look(Alike::of(short), at, *peer) {
                     Look::There => break,
                     Look::Late => {
                         looks += 1;
@@ -145,16 +162,16 @@ impl Lane {
                     }
                     Look::Unusual => {}
                 }
-                return self.left_to_steps(short, before, (numbers, taken));
+                return self.left_to_steps(short.changes_hands, before, (numbers, taken));
             }
             taken += 1;
         }
         let Some(collective) = self.port.links.opened_collective() else {
-            return self.left_to_steps(short, before, (numbers, taken));
+            return self.left_to_steps(short.changes_hands, before, (numbers, taken));
         };
         for step in &*short.behind {
             if !take(step, short, at, collective, room) {
-                return self.left_to_steps(short, before, (numbers, taken));
+                return self.left_to_steps(short.changes_hands, before, (numbers, taken));
             }
             taken += 1;
         }
@@ -169,7 +186,7 @@ impl Lane {
     #[cold]
     fn left_to_steps(
         &mut self,
-        short: &ShortCall,
+        changes_hands: bool,
         (before, turns): ([Option<Last>; 2], [u16; 2]),
         (numbers, taken): (Numbers, usize),
     ) -> Short {
@@ -177,7 +194,7 @@ impl Lane {
             call: numbers.call,
             before,
             turns,
-            changes_hands: short.changes_hands,
+            changes_hands,
             of_neighbors: false,
             over: 0,
             lent: false,
@@ -199,8 +216,8 @@ impl Lane {
     }
 
     /// Whether a peer's flag is raised.
-    #[inline]
-    fn look(&mut self, short: &ShortCall, at: InFlight, peer: Awaited) -> Look {
+    #[inline(always)]
+    pub(super) fn look(&mut self, all: Alike, at: InFlight, peer: Awaited) -> Look {
         let Awaited { from, phase } = peer;
         let Some(collective) = self.port.links.opened_collective() else {
             return Look::Unusual;
@@ -217,8 +234,8 @@ impl Lane {
         let Ok(said) = collective.said(from, at.set, at.call) else {
             return Look::Unusual;
         };
-        let alike = said.bytes == short.bytes as u64
-            && (!short.changes_hands || said.turn == at.turn)
+        let alike = said.bytes == all.bytes as u64
+            && (!all.changes_hands || said.turn == at.turn)
             && raised.progress != FAILED;
         let known = self.port.in_segment.peers.get_mut(from as usize);
         let Some(known) = known.filter(|_| alike) else {
@@ -236,10 +253,10 @@ impl Lane {
     }
 }
 
-#[inline]
-fn raise(short: &ShortCall, at: InFlight, phase: u16, collective: &Collective) {
+#[inline(always)]
+pub(super) fn raise(all: Alike, at: InFlight, phase: u16, collective: &Collective) {
     let said = Said {
-        bytes: short.bytes as u64,
+        bytes: all.bytes as u64,
         done: at.call,
         turn: at.turn,
     };
