@@ -366,11 +366,41 @@ collective! {
     rest(reduction(op, ty)?) of_op;
 }
 
-fn shares<N: Int>(c: &Comm, counts: *const N) -> Res<Vec<usize>> {
-    array(counts, c.comm.size())?
-        .iter()
-        .map(|n| count(*n))
-        .collect()
+/// Counts that are kept in the call, where there are few.
+const FEW_SHARES: usize = 32;
+
+/// The count of each rank.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lies on the stack, and is not moved"
+)]
+enum Shares {
+    Few([usize; FEW_SHARES], usize),
+    Many(Vec<usize>),
+}
+
+impl std::ops::Deref for Shares {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        match self {
+            Shares::Few(all, ranks) => &all[..*ranks],
+            Shares::Many(all) => all,
+        }
+    }
+}
+
+fn shares<N: Int>(c: &Comm, counts: *const N) -> Res<Shares> {
+    let counts = array(counts, c.comm.size())?;
+    if counts.len() > FEW_SHARES {
+        let all: Res<Vec<usize>> = counts.iter().map(|n| count(*n)).collect();
+        return all.map(Shares::Many);
+    }
+    let mut all = [0; FEW_SHARES];
+    for (to, n) in all.iter_mut().zip(counts) {
+        *to = count(*n)?;
+    }
+    Ok(Shares::Few(all, counts.len()))
 }
 
 collective! {

@@ -123,6 +123,16 @@ impl<'a> Builder<'a> {
         buffer
     }
 
+    /// A slot for the shares of all other ranks, the next rank's first, which change hands.
+    pub fn slot_of_shares(&mut self) -> Buffer {
+        let buffer = self.slot(self.call.size - 1, true);
+        let rank = self.rank;
+        if let Some(last) = self.part.scratch.last_mut() {
+            last.lengths = Lengths::Rotated(rank + 1);
+        }
+        buffer
+    }
+
     /// A slot for this rank's contribution, where those of ranks differ.
     pub fn cell(&mut self) -> Buffer {
         let buffer = self.slot(1, false);

@@ -13,6 +13,7 @@
 //! MPI 5.0, chapter 6 (definitions, in place, intercommunicators), section 8.6
 //! (neighborhoods).
 
+use crate::neighbors::{CellOf, Neighbors, occurrence};
 use crate::plan::{Buffer, Region};
 use std::sync::Arc;
 
@@ -132,37 +133,6 @@ pub enum Association {
     /// ([`crate::balanced`]): for all that rounds, and whatever is not known to be
     /// exact.
     Balanced,
-}
-
-/// Who sends to whom, by rank. Entry k of rank r's list of destinations is its
-/// piece k in a neighborhood alltoall.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Neighbors {
-    /// Per rank: where from.
-    pub sources: Vec<Vec<u32>>,
-    /// Per rank: where to.
-    pub destinations: Vec<Vec<u32>>,
-    /// The lists are those of this rank alone, which knows no others.
-    pub only: Option<u32>,
-}
-
-impl Neighbors {
-    /// What one rank knows of a neighborhood.
-    pub fn of_one(rank: u32, sources: Vec<u32>, destinations: Vec<u32>) -> Self {
-        Self {
-            sources: vec![sources],
-            destinations: vec![destinations],
-            only: Some(rank),
-        }
-    }
-
-    fn of<'a>(&self, lists: &'a [Vec<u32>], rank: u32) -> &'a [u32] {
-        match self.only {
-            None => &lists[rank as usize],
-            Some(only) if only == rank => &lists[0],
-            Some(_) => &[],
-        }
-    }
 }
 
 /// A collective call, without its sizes.
@@ -346,6 +316,10 @@ impl Call {
             Operation::Scatter => self.size,
             // The size of a reduce_scatter is that of a share.
             Operation::Alltoall | Operation::ReduceScatter => self.size - 1,
+            Operation::NeighborAlltoall => {
+                let ranks = 0..self.size;
+                ranks.map(|rank| self.cells(rank)).max().unwrap_or(1)
+            }
             _ => 1,
         }
     }
@@ -355,7 +329,7 @@ impl Call {
         use Operation as O;
         let by_root = matches!(
             self.operation,
-            O::Gather | O::Scatter | O::Reduce | O::Alltoall
+            O::Gather | O::Scatter | O::Reduce | O::Alltoall | O::NeighborAlltoall
         );
         by_root || self.size == 2
     }
@@ -382,6 +356,25 @@ impl Call {
         self.neighbors
             .as_ref()
             .map_or(&[], |n| n.of(&n.destinations, rank))
+    }
+
+    /// Cells of a rank's slot on a neighborhood: one for each edge to another rank, or one that
+    /// all read.
+    pub fn cells(&self, rank: u32) -> u32 {
+        let others = self.destinations(rank).iter().filter(|to| **to != rank);
+        match self.operation {
+            Operation::NeighborAlltoall => (others.count() as u32).max(1),
+            _ => 1,
+        }
+    }
+
+    /// The cell that holds the block of a rank's source `at`, which is another rank; none where the
+    /// rank does not know.
+    pub fn cell_of(&self, rank: u32, at: usize) -> Option<CellOf> {
+        match self.operation {
+            Operation::NeighborAlltoall => self.neighbors.as_ref()?.cell_of(rank, at),
+            _ => Some(CellOf { cell: 0, of: 1 }),
+        }
     }
 
     /// The buffer that holds a rank's input.
@@ -498,9 +491,4 @@ impl Call {
             }
         }
     }
-}
-
-/// How many entries before `at` equal it.
-pub(crate) fn occurrence(list: &[u32], at: usize) -> u32 {
-    list[..at].iter().filter(|r| **r == list[at]).count() as u32
 }

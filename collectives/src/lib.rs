@@ -9,6 +9,7 @@
 //! | file | what |
 //! |---|---|
 //! | `call.rs` | what is asked, and what its result is |
+//! | `neighbors.rs` | who sends to whom, on a neighborhood |
 //! | `plan.rs` | steps, dependencies, buffers |
 //! | `builder.rs`, `tracks.rs` | dependencies from what steps read and write |
 //! | `group.rs`, `balanced.rs` | ranks in an order; the association of sums |
@@ -36,6 +37,7 @@ mod choose;
 mod cost;
 mod device_links;
 mod group;
+mod neighbors;
 mod picture;
 mod plan;
 mod rehearsal;
@@ -46,10 +48,10 @@ mod topology;
 mod tracks;
 
 pub use algorithms::{
-    Across, Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable, reader_of_cell,
+    Across, Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable, readers_of_cell,
 };
 pub use builder::Builder;
-pub use call::{Association, Call, Expected, Neighbors, Operation};
+pub use call::{Association, Call, Expected, Operation};
 pub use check::{Fault, Report, check, check_parts};
 pub use choose::{Candidate, Choice, Envelope, Range, candidates, choose};
 pub use cost::{
@@ -58,6 +60,7 @@ pub use cost::{
 };
 pub use device_links::{DeviceLink, DeviceLinks, Joined};
 pub use group::{Group, Permutation};
+pub use neighbors::{CellOf, Neighbors, cell_at, occurrence};
 pub use picture::{Device, MOST_RANKS, messages, svg};
 pub use plan::{Buffer, Dep, Lengths, Operand, Part, Region, Scratch, Step};
 pub use states::choose_for_all;

@@ -202,7 +202,8 @@ pub struct Dep {
 /// The lengths of scratch pieces, in terms of the call's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// Piece p is as long as piece `(p + rotated) mod pieces` of the call.
+    /// Piece p is as long as piece `(p + rotated) mod pieces` of the call, which has as many or
+    /// more.
     Rotated(u32),
     /// All are as long as this one.
     All(u32),
@@ -317,7 +318,8 @@ impl Part {
         // Of a vector that is cut, scratch is like one piece of it.
         let of_piece = |s: &Scratch| s.pieces == 1 && s.lengths == Lengths::Rotated(self.rank);
         let cuts = self.cut <= 1 || self.scratch.iter().all(|s| s.slot || of_piece(s));
-        let unlike = call.first_side.is_some() || call.operation.of_neighbors();
+        let shares = call.varying && call.operation.reduces();
+        let unlike = call.first_side.is_some() || call.operation.of_neighbors() || shares;
         let row = self.pieces_of_row(call);
         row.filter(|_| singles && cuts && !unlike)
     }

@@ -410,12 +410,16 @@ const GAIN_OF_MESSAGES: f64 = 0.2;
 /// Puts the best plan whose flags lie in a segment before plans of messages that gain less.
 /// Messages take longer than predicted where they come before their receive, or one after the
 /// other without an answer: 1.0 to 7 times as long between two ranks, measured calls in a row,
-/// where plans with flags took 0.7 to 1.3 times as long.
+/// where plans with flags took 0.7 to 1.3 times as long. On neighborhoods they always go before:
+/// ranks know too little of others to choose.
 pub(crate) fn prefer_flags(ranking: &mut [Candidate]) {
     let Some(best) = ranking.first() else {
         return;
     };
-    let limit = best.regret / (1.0 - GAIN_OF_MESSAGES);
+    let limit = match best.plan.call().operation.of_neighbors() {
+        true => f64::INFINITY,
+        false => best.regret / (1.0 - GAIN_OF_MESSAGES),
+    };
     let flags = |c: &Candidate| c.plan.algorithm().in_segment() && c.regret <= limit;
     if let Some(at) = ranking.iter().position(flags) {
         ranking[..=at].rotate_right(1);

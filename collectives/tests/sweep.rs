@@ -137,7 +137,11 @@ fn calls_in_segment(size: u32) -> impl Iterator<Item = Call> {
         (0..roots)
             .step_by(1 + size as usize / 5)
             .flat_map(move |root| {
-                let call = Call::new(operation, size).root(root);
+                let mut call = Call::new(operation, size).root(root);
+                if operation.of_neighbors() {
+                    let graph = ring_of_neighbors(size, mix(size, operation as u32));
+                    call = call.on(Arc::new(graph));
+                }
                 let in_place = operation.has_in_place().then(|| call.clone().in_place());
                 let all = std::iter::once(call).chain(in_place);
                 // Contributions that differ have plans with cells.

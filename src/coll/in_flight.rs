@@ -364,6 +364,10 @@ impl Communicator {
             return self.reported(Err(e.context(ask.name)));
         }
         let program = self.reported(runs.program_of(&ask))?;
+        if program.of_neighbors {
+            // Starts wait for neighbors, and for no other rank to make it.
+            runs.lane().lock().makes_segment(number);
+        }
         let mut seen = Seen::default();
         each(&mut |view| seen.add(view, false));
         let Buffers { send, recv, .. } = &ask.buffers;

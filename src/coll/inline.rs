@@ -8,17 +8,19 @@
 
 use super::ask::counts::MIDDLE_BYTES;
 use super::ask::{Ask, key_of};
+use super::short::Quick;
 use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::{Call, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
 use osier_engine::exec::inline::{
-    self, Begun, Blocks, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Small,
+    self, Begun, Blocks, Call as InlineCall, Desk, InlineSchedule, Refused, Room, Shares, Small,
 };
 use osier_engine::exec::operator::{Data, Fit, Fitted, Reduction};
 use osier_engine::exec::program::{Action, Program};
-use osier_engine::exec::short::{Depends, ShortCall};
+use osier_engine::exec::run::Combiner;
+use osier_engine::exec::short::{Depends, ShortBlocks, ShortCall};
 use osier_engine::exec::step::{Messages, Started};
 use osier_engine::matching::Pattern;
 use osier_engine::progress::cell::LaneGuard;
@@ -131,9 +133,7 @@ pub(super) fn of_host(ask: Ask) -> Ask {
 fn begin_in_segment(lane: &mut Lane, program: &Program) -> Numbers {
     let tags = lane.executor.next_tags();
     let call = lane.executor.number_of(tags);
-    let with = program.inline.as_ref().and_then(InlineSchedule::in_segment);
-    let segments = with.map_or(1, |with| with.segments);
-    lane.begins_in_segment(call, segments, program.changes_hands);
+    lane.begins_in_segment(call, program.sets());
     Numbers { tags, call }
 }
 
@@ -446,9 +446,46 @@ impl Communicator {
         blocks: Option<Blocks<'_>>,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
-        match blocks {
-            Some(blocks) => self.ended(self.run_blocks(call, blocks), ask),
-            None => self.call(ask()?),
+        let Some(blocks) = blocks else {
+            return self.call(ask()?);
+        };
+        match self.quick_blocks((call.operation, call.root), Some(blocks)) {
+            Some(begun) => self.ended(begun, ask),
+            None => self.ended(self.run_blocks(call, blocks), ask),
+        }
+    }
+
+    /// As [`Communicator::quick`](super::short), of contributions that differ.
+    #[inline]
+    pub(crate) fn quick_blocks(&self, of: (Operation, u32), blocks: Option<Blocks<'_>>) -> Quick {
+        let (blocks, core) = (blocks?, self.core());
+        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+            return None;
+        }
+        let mut lane = self.lane().lock();
+        if !lane.idle() {
+            return None;
+        }
+        let short = lane.executor.short_calls.take_blocks(of)?;
+        let end = blocks.in_cells(&short.program).map(|mut blocks| {
+            let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
+            let end = lane.run_short_blocks(&short, &mut blocks, wait);
+            (end, blocks)
+        });
+        let program = match &end {
+            Some((Short::Taken(..), _)) => Some(short.program.clone()),
+            _ => None,
+        };
+        lane.executor.short_calls.keep_blocks(of, short);
+        match (end, program) {
+            (Some((Short::Done, _)), _) => {
+                self.core().after(&mut lane);
+                Some(None)
+            }
+            (Some((Short::Taken(numbers, taken), blocks)), Some(program)) => {
+                Some(self.run_blocks_from(lane, &program, (numbers, taken), blocks))
+            }
+            _ => None,
         }
     }
 
@@ -468,10 +505,29 @@ impl Communicator {
             return Some(None);
         };
         blocks = here;
-        let Numbers { tags, call } = begin_in_segment(&mut lane, &program);
+        let of = (call.operation, call.root);
+        if !lane.executor.short_calls.has_blocks(of)
+            && let Some(short) = ShortBlocks::new(&program)
+        {
+            lane.executor.short_calls.keep_blocks(of, Box::new(short));
+        }
+        let numbers = begin_in_segment(&mut lane, &program);
+        self.run_blocks_from(lane, &program, (numbers, 0), blocks)
+    }
+
+    /// The same, behind the first `taken` steps.
+    #[inline(never)]
+    fn run_blocks_from(
+        &self,
+        mut lane: LaneGuard<'_>,
+        program: &Program,
+        (numbers, taken): (Numbers, usize),
+        mut blocks: Blocks<'_>,
+    ) -> Option<Here> {
+        let Numbers { tags, call } = numbers;
         let (actions, row) = (&program.actions, program.row());
         let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
-        let of = (&actions[..row], call, 0);
+        let of = (&actions[..row], call, taken);
         let (taken, error) = inline::run_in_segment(&mut *lane, of, &mut blocks, wait);
         // Nothing was sent, and what is received is for a run.
         let leaves = (&actions[actions.len() - 1..], call, 0);
@@ -485,6 +541,81 @@ impl Communicator {
         // The step that has failed is the run's to give up.
         let taken = taken - usize::from(error.is_some());
         Some(Some((Begun::in_cells(taken, tags), error.map(|(e, _)| e))))
+    }
+
+    /// Runs a reduction whose shares differ to its end.
+    #[track_caller]
+    pub(crate) fn call_shares<R: Reduction>(
+        &self,
+        send: Option<RawView>,
+        recv: RawView,
+        counts: &[usize],
+        op: &R,
+    ) -> Result<()> {
+        let fit = (send.as_ref()).and_then(|send| op.fit(&Data(send)).ok());
+        let begun = match (&send, &fit) {
+            (Some(send), Some(fit)) => self.run_shares(send, &recv, counts, op, fit),
+            _ => Some(None),
+        };
+        // The call waits for the run's end, so the operator outlives it.
+        self.ended(begun, || {
+            self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(op))
+        })
+    }
+
+    /// Takes its steps as far as possible: `None` if that is to its end.
+    fn run_shares(
+        &self,
+        send: &RawView,
+        recv: &RawView,
+        counts: &[usize],
+        op: &dyn Reduction,
+        fit: &Fit,
+    ) -> Option<Here> {
+        let core = self.core();
+        let recorded = core.trace.is_some() || core.checks.has(Check::Collectives);
+        let (known, rank) = (op.predefined(fit), self.rank());
+        let bytes = |count: usize| count.checked_mul(fit.unit);
+        let fits = counts.len() == self.size()
+            && bytes(counts[rank]) == Some(recv.bytes())
+            && bytes(counts.iter().sum()) == Some(send.bytes());
+        let (Some(from), Some(into)) = (send.as_contiguous(), recv.as_contiguous()) else {
+            return Some(None);
+        };
+        // An operator that may panic is a run's, and memory that may lie on devices.
+        let elsewhere = known.is_none() || self.0.spaces.matter.load(Ordering::Relaxed);
+        if recorded || self.is_inter() || elsewhere || !fits || !send.alike(recv) {
+            return Some(None);
+        }
+        let operator = op;
+        let mut shares = Shares::new(
+            (from, into),
+            counts,
+            rank,
+            Fitted {
+                operator,
+                fit,
+                known,
+            },
+        );
+        let call = Call::new(Operation::ReduceScatter, self.size() as u32).varying();
+        let key = key_of(&call.requires(fit.association), class_of(shares.longest()));
+        let mut lane = self.lane().lock();
+        let program = lane.executor.program(key).filter(|_| lane.idle());
+        let Some(program) = program.filter(|program| shares.work_in(program)) else {
+            return Some(None);
+        };
+        let Numbers { tags, call } = begin_in_segment(&mut lane, &program);
+        let wait = |lane: &mut Lane, peer, looks| self.looks_again(lane, peer, looks);
+        let of = (&program.actions[..], call, 0);
+        let (taken, error) = inline::run_in_segment(&mut *lane, of, &mut shares, wait);
+        let all = program.actions.len() * program.graph.segments() as usize;
+        if taken == all && error.is_none() {
+            self.core().after(&mut lane);
+            return None;
+        }
+        let begun = shares.begun(taken, tags);
+        Some(Some((begun, error.map(|(e, _)| e))))
     }
 
     /// The same where flags lie in the ranks' segment, behind the first `taken` steps.

@@ -158,9 +158,12 @@ impl Communicator {
         let chosen = match forced {
             _ if ask.idle => return Ok(Arc::default()),
             Some(forced) => forced,
-            // The only one, and no rank knows the bytes of others.
+            // No rank knows the bytes of others, nor of a distributed graph the edges.
             None if ask.call.operation.of_neighbors() => Chosen {
-                algorithm: Algorithm::Linear,
+                algorithm: match self.has_cells(ask) {
+                    true => Algorithm::OnePhase,
+                    false => Algorithm::Linear,
+                },
                 segments: 1,
                 runs_on: RunsOn::ByCost,
             },
@@ -183,6 +186,12 @@ impl Communicator {
         let mut program = lower(plan.call(), &plan.part(self.rank() as u32))?;
         program.runs_on = chosen.runs_on;
         Ok(Arc::new(program))
+    }
+
+    /// Whether calls of neighbors like this have cells in a segment, as all ranks know.
+    fn has_cells(&self, ask: &Ask) -> bool {
+        let known = Algorithm::OnePhase.keeps(&ask.call).is_some();
+        known && ask.in_segment && !ask.on_devices && self.shares_segment()
     }
 
     /// Whether calls like this may have an algorithm whose flags lie in a segment.
@@ -262,11 +271,7 @@ impl Communicator {
         let begins = (call.program.in_segment && ask.begun.is_none()).then(|| {
             let program = &call.program;
             let (of, call, segment) = (run.number_of, run.number, 0);
-            (
-                At { of, call, segment },
-                program.graph.segments(),
-                program.changes_hands,
-            )
+            (At { of, call, segment }, program.sets())
         });
         let on = call.staged.as_ref().and_then(|s| s.on_device.as_ref());
         if let Err(e) = run.memory.begin(&call.program, ask.buffers, on) {
@@ -296,8 +301,8 @@ impl Communicator {
         run.stream = ask.stream;
         let begun = match call.round {
             None => {
-                if let Some((at, segments, changes)) = begins {
-                    lane.begins_at(at, segments, changes);
+                if let Some((at, sets)) = begins {
+                    lane.begins_at(at, sets);
                 }
                 executor::begin(&mut **lane, run, ask.error)
             }
@@ -318,8 +323,8 @@ impl Communicator {
                 run.site = Some(call.site);
                 run.defers = round.ask.defers;
                 run.then = Some(Box::new(then));
-                if let Some((at, segments, changes)) = begins {
-                    lane.begins_at(at, segments, changes);
+                if let Some((at, sets)) = begins {
+                    lane.begins_at(at, sets);
                 }
                 executor::begin(&mut **lane, run, None)
             }

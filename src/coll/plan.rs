@@ -73,7 +73,7 @@ impl Communicator {
         let described = self.described();
         let mut call = Call::new(operation, self.size() as u32);
         if operation.of_neighbors() {
-            call = call.on(self.reported(self.all_around())?);
+            call = call.on(self.reported(self.all_around())?).varying();
         }
         self.reported(ranking(&described.machines(), &call, class_of(bytes)))
     }

@@ -54,6 +54,7 @@ use kept::Kept;
 use osier_engine::check::{Check, Tracked};
 use osier_engine::diagnose::waits::{hear, listens};
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::in_segment::IN_ORDER;
 use osier_engine::progress::attached::Attached;
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
@@ -276,7 +277,7 @@ impl Communicator {
             Some(core.checks.track("communicator", name))
         };
         let session = design.session_attached.as_ref().map(|a| a.mark());
-        Ok(Self(Arc::new(Inner {
+        let comm = Self(Arc::new(Inner {
             lane: member::open_lane(core, members, own as u32, design.context, session),
             core: core.clone(),
             group: design.group,
@@ -301,7 +302,12 @@ impl Communicator {
             partitioned: Kept::default(),
             on_streams: Kept::default(),
             _tracked: tracked,
-        })))
+        }));
+        if comm.topology().is_some() && comm.size() > 1 && comm.shares_segment() {
+            // Calls of neighbors wait for nobody else, so not for the rank that makes it.
+            comm.lane().lock().makes_segment(IN_ORDER);
+        }
+        Ok(comm)
     }
 
     /// The communicator of all ranks of a job.

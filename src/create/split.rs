@@ -457,7 +457,13 @@ impl PendingCommunicator {
         design.info = std::mem::take(&mut self.info);
         design.attributes = self.attributes.take().unwrap_or_default();
         match &parent.0.inter {
-            None => Communicator::open(parent.member(), design),
+            None => {
+                let made = Communicator::open(parent.member(), design)?;
+                if let Some(around) = parent.0.around.get() {
+                    made.knows_around(around.clone());
+                }
+                Ok(made)
+            }
             Some(inter) => {
                 let remote = inter.remote.clone();
                 Communicator::open_inter(parent.member(), design, remote, inter.first)

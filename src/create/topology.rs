@@ -3,11 +3,14 @@
 use super::split::{Wish, others_arguments};
 use crate::coll::TOPOLOGY;
 use crate::comm::{
-    CartTopology, Communicator, DistGraphTopology, Edges, GraphTopology, Neighbor, Sends, Topology,
+    CartTopology, Communicator, DistGraphTopology, Edges, GraphTopology, Neighbor, Neighborhood,
+    Sends, Topology,
 };
 use crate::p2p::Message;
+use osier_collectives::CellOf;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::{Pattern, TagPattern};
+use osier_engine::view::BufferMut;
 
 fn fits(need: usize, size: usize, hint: &str) -> Result<()> {
     if need <= size {
@@ -205,7 +208,41 @@ impl Communicator {
             topology: Some(Topology::DistGraph(topology)),
         });
         let made = self.make(wish)?;
-        made.ok_or_else(|| Error::new(ErrorKind::Argument, "every rank takes part in the graph"))
+        let made = made
+            .ok_or_else(|| Error::new(ErrorKind::Argument, "every rank takes part in the graph"))?;
+        made.learn_cells()?;
+        Ok(made)
+    }
+
+    /// Ranks tell those that they send to where their blocks will lie: in which cells of their
+    /// slots.
+    #[track_caller]
+    fn learn_cells(&self) -> Result<()> {
+        if !self.shares_segment() {
+            return Ok(());
+        }
+        let Some(topology) = self.topology() else {
+            return Ok(());
+        };
+        let around = Neighborhood::of(topology, self.rank())?;
+        let mut sends = Sends::new(self.core(), self.lane());
+        for (to, CellOf { cell, of }) in around.own_cells() {
+            sends.post(vec![cell, of], to, TOPOLOGY)?;
+        }
+        let mut cells = Vec::new();
+        for (at, from) in around.other_sources() {
+            let mut told = [0u32; 2];
+            self.take_view(told[..].view_mut().raw(), from as usize, TOPOLOGY)?;
+            let [cell, of] = told;
+            if cell >= of {
+                let told = format!("rank {from} says cell {cell} of {of}");
+                return Err(Error::new(ErrorKind::Argument, told));
+            }
+            cells.push((at, Some(CellOf { cell, of })));
+        }
+        sends.finish()?;
+        self.knows_around(around.with_cells(cells));
+        Ok(())
     }
 
     /// A distributed graph: each rank names any edges, its own or others', on

@@ -3,7 +3,7 @@
 //! Lengths are around those at which a block goes beside a flag, to a page, to a slot elsewhere,
 //! or by a message; of any layout, in place, on parts of a communicator, in all forms.
 
-use crate::support::{Random, on_all, on_shm, pattern};
+use crate::support::{Random, fails, on_all, on_shm, pattern};
 use osier::{Communicator, Datatype, ErrorKind, IN_PLACE, Op, Order, Type, View, ViewMut};
 
 /// Of a block that a rank sends to another in a round, which all ranks draw alike.
@@ -208,6 +208,38 @@ fn counts_that_do_not_agree_are_errors() {
                 }
             }
             comm.barrier().expect("goes on");
+        }
+    });
+}
+
+/// A call that is kept has other counts than its peer's: an error of the kind that messages have, and
+/// the next calls go on.
+#[test]
+fn kept_calls_find_other_counts() {
+    on_shm(3, |comm| {
+        let rank = comm.rank();
+        let call = |mine: [usize; 3], theirs: [usize; 3]| {
+            let places = |n: &[usize; 3]| [0, n[0], n[0] + n[1]];
+            let send = vec![rank as u8; mine.iter().sum()];
+            let mut recv = vec![9u8; theirs.iter().sum()];
+            let (from, into) = (places(&mine), places(&theirs));
+            let result = comm.alltoallv(&send, (&mine, &from), &mut recv, (&theirs, &into));
+            result.map(|()| recv)
+        };
+        for round in 0..40 {
+            let n = [1, 8, 100, 5000, 40_000][round % 5];
+            let right: Vec<u8> = (0..3u8).flat_map(|from| vec![from; n]).collect();
+            assert_eq!(call([n; 3], [n; 3]).expect("swapped"), right);
+            if round % 4 == 3 {
+                // Rank 1 expects one byte more of rank 0.
+                let theirs = if rank == 1 { [n + 1, n, n] } else { [n; 3] };
+                let result = call([n; 3], theirs);
+                match rank {
+                    1 => drop(fails(result, ErrorKind::Argument, &["rank 0"])),
+                    _ => drop(result),
+                }
+                comm.barrier().expect("goes on");
+            }
         }
     });
 }

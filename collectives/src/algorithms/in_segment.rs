@@ -28,6 +28,8 @@
 //! et al., "Designing Efficient Shared Address Space Reduction Collectives for
 //! Multi-/Many-cores", IPDPS 2018.
 
+pub(super) mod neighbors;
+
 use crate::balanced::Fold;
 use crate::builder::Builder;
 use crate::call::Operation;
@@ -42,11 +44,13 @@ pub(super) fn suits(call: &crate::call::Call) -> bool {
 /// small that all goes by messages.
 const MOST_CELLS: u32 = 64;
 
-/// Whether one phase is for a call of contributions that differ, whose lengths nobody but the
-/// two ranks concerned knows. In place, a block would be sent and received in one place.
-pub(super) fn has_cells(call: &crate::call::Call) -> bool {
+/// Whether one phase is for a call of contributions that differ. Of a reduce_scatter all ranks know
+/// all lengths; of others nobody but the two ranks concerned, so they have cells. In place, a block
+/// would be sent and received in one place.
+pub(super) fn suits_varying(call: &crate::call::Call) -> bool {
     use Operation as O;
     let differs = match call.operation {
+        O::ReduceScatter => return true,
         O::Gather | O::Scatter | O::Allgather => true,
         O::Alltoall => !call.in_place,
         _ => false,
@@ -54,12 +58,15 @@ pub(super) fn has_cells(call: &crate::call::Call) -> bool {
     differs && call.size <= MOST_CELLS
 }
 
-/// The rank that reads a cell of a rank's slot, if it is one.
-pub fn reader_of_cell(call: &crate::call::Call, rank: u32, cell: u32) -> Option<u32> {
+/// The ranks that read a cell of a rank's slot and get what is longer by a message; which of the
+/// blocks between the two it is.
+pub fn readers_of_cell(call: &crate::call::Call, rank: u32, cell: u32) -> Vec<(u32, u32)> {
     match call.operation {
-        Operation::Gather => Some(call.root),
-        Operation::Scatter | Operation::Alltoall => Some((cell + rank + 1) % call.size),
-        _ => None,
+        Operation::Gather => vec![(call.root, 0)],
+        Operation::Scatter | Operation::Alltoall => vec![((cell + rank + 1) % call.size, 0)],
+        operation if operation.of_neighbors() => neighbors::readers_of_cell(call, rank, cell),
+        // All know all lengths of an allgather.
+        _ => Vec::new(),
     }
 }
 
@@ -94,7 +101,8 @@ fn place(of: u32, reader: u32, size: u32) -> u32 {
 /// cell, where they differ.
 fn copy_to_others(b: &mut Builder, input: Buffer, slot: Buffer) {
     let (rank, size) = (b.rank, b.call.size);
-    if b.call.varying {
+    // Of shares in segments, each is one piece of the slot.
+    if b.call.varying && (!b.call.operation.reduces() || b.segments() > 1) {
         for reader in others(rank, size) {
             let cell = Region::piece(slot, place(rank, reader, size));
             b.copy(Region::piece(input, reader), cell);
@@ -352,7 +360,7 @@ pub(super) fn one_phase(b: &mut Builder) {
             }
         }
         O::ReduceScatter => {
-            let slot = b.slot(size - 1, true);
+            let slot = b.slot_of_shares();
             copy_to_others(b, input, slot);
             exchange(b, everybody(), everybody());
             let share = Region::piece(input, rank);
@@ -385,7 +393,7 @@ pub(super) fn one_phase(b: &mut Builder) {
             let count = rank + u32::from(call.operation == O::Scan);
             fold_prefix(b, count, &operand, result);
         }
-        O::NeighborAllgather | O::NeighborAlltoall => {}
+        O::NeighborAllgather | O::NeighborAlltoall => neighbors::one_phase(b),
     }
 }
 

@@ -7,8 +7,8 @@
 use super::tree::Family;
 use crate::balanced;
 use crate::builder::Builder;
-use crate::call::occurrence;
 use crate::group::Group;
+use crate::neighbors::occurrence;
 use crate::plan::{Buffer, Region};
 
 pub(super) fn family(size: u32, index: u32) -> Family {

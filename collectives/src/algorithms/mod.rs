@@ -27,7 +27,7 @@ mod staged;
 mod tree;
 
 pub use hierarchical::{Across, Hierarchy};
-pub use in_segment::reader_of_cell;
+pub use in_segment::readers_of_cell;
 pub use tree::{Family, Tree};
 
 use crate::builder::Builder;
@@ -282,8 +282,11 @@ impl Algorithm {
             Self::Spread => exact(&[O::Allgather, O::Alltoall, O::ReduceScatter]),
             Self::OneKernel => exact(&[O::Allreduce]),
             Self::ScatterAllgather => exact(&[O::Bcast]),
+            Self::OnePhase if operation.of_neighbors() => {
+                in_segment::neighbors::suits(call).then_some(Balanced)
+            }
             _ if self.in_segment() && !in_segment::suits(call) => None,
-            Self::OnePhase if call.varying && !in_segment::has_cells(call) => None,
+            Self::OnePhase if call.varying && !in_segment::suits_varying(call) => None,
             Self::OnePhase => Some(Balanced),
             Self::Direct | Self::TwoPhases | Self::DirectSlices | Self::Blocks(_)
                 if call.varying =>
@@ -542,7 +545,7 @@ impl Plan {
         let whole = call.shares_memory()
             || matches!(algorithm, Algorithm::Direct | Algorithm::DirectSlices)
             || call.operation == Operation::Barrier
-            || algorithm == Algorithm::OnePhase && call.varying
+            || algorithm == Algorithm::OnePhase && call.varying && !call.operation.reduces()
             || call.operation == Operation::ReduceScatter && call.first_side.is_some();
         Ok(Self {
             segments: if whole { 1 } else { segments.max(1) },

@@ -188,7 +188,7 @@ impl Run<'_> {
                     let scratch = self.parts[rank as usize].scratch[k as usize];
                     Some(match scratch.lengths {
                         Lengths::Rotated(by) => {
-                            (u64::from(piece) + u64::from(by)) % u64::from(scratch.pieces)
+                            (u64::from(piece) + u64::from(by)) % u64::from(self.call.size)
                         }
                         Lengths::All(like) => u64::from(like),
                     })

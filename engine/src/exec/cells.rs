@@ -7,10 +7,16 @@
 //! ```text
 //! one cell      beside the flag   length, up to 24 bytes
 //!               in the page       up to 1856 bytes
-//! more cells    in the page       lengths, then cells of what is left
+//! two           beside the flag   length, up to 8 bytes, of each
+//!               in the page       up to 896 bytes each
+//! more          in the page       cells, each with its length at the front
 //! all           elsewhere         cells of 64 KiB in all, where a rank writes such a block
 //! longer        a message, behind the flag
+//! too many      all blocks are messages, whose lengths nobody reads
 //! ```
+//!
+//! A length and a short block lie in one line, so a reader has two lines to fetch, the flag's and
+//! that one, or the flag's alone.
 //!
 //! Steps follow one another as in other plans of a segment, but for messages: those leave when the
 //! flag is raised, and come when the head was read, all at a time.
@@ -34,12 +40,24 @@ use osier_transports::shm::{BESIDE_FLAG_BYTES, PAGE_SLOT_BYTES, SLOT_BYTES};
 
 /// Bytes of the length of a block.
 const HEAD_BYTES: usize = 8;
-/// Of a block beside a flag.
-const BESIDE_BYTES: usize = BESIDE_FLAG_BYTES - HEAD_BYTES;
+/// Cells whose lengths lie beside a flag.
+const MOST_BESIDE: usize = 2;
+/// Cells in a page have room for a length and as much again, so there are no more.
+const MOST_CELLS: usize = PAGE_SLOT_BYTES / (2 * HEAD_BYTES);
+/// Longer cells of a page begin with a line.
+const LONG_CELL: usize = 256;
+const LINE_BYTES: usize = 64;
 
 /// The number of cells of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells(pub u32);
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    pub at: u32,
+    pub of: Cells,
+}
 
 /// Where a block lies: at byte `at` of a room of `room` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,34 +67,52 @@ pub enum Place {
 }
 
 impl Cells {
-    /// Where the length of a block lies.
     #[inline]
-    fn head(self, cell: u32) -> (usize, usize) {
-        match self.0 {
-            0 | 1 => (BESIDE_FLAG_BYTES, 0),
-            _ => (PAGE_SLOT_BYTES, cell as usize * HEAD_BYTES),
+    fn count(self) -> usize {
+        self.0.max(1) as usize
+    }
+
+    /// Bytes of a cell in the page.
+    #[inline]
+    fn in_page(self) -> usize {
+        let each = PAGE_SLOT_BYTES / self.count();
+        each - each % if each >= LONG_CELL { LINE_BYTES } else { 8 }
+    }
+
+    /// Where the length of a block lies; none where there are too many.
+    #[inline]
+    fn head(self, cell: u32) -> Option<(usize, usize)> {
+        let cell = cell as usize;
+        match self.count() {
+            cells @ ..=MOST_BESIDE => Some((BESIDE_FLAG_BYTES, cell * (BESIDE_FLAG_BYTES / cells))),
+            ..=MOST_CELLS => Some((PAGE_SLOT_BYTES, cell * self.in_page())),
+            _ => None,
         }
     }
 
     /// Where a block of `bytes` bytes lies.
     #[inline]
     pub fn place(self, cell: u32, bytes: usize) -> Place {
-        let (cells, at) = (self.0.max(1) as usize, cell as usize);
-        if cells == 1 && bytes <= BESIDE_BYTES {
-            let (room, at) = (BESIDE_FLAG_BYTES, HEAD_BYTES);
+        let Some((room, head)) = self.head(cell) else {
+            return Place::Message;
+        };
+        let (cells, cell) = (self.count(), cell as usize);
+        let beside = room == BESIDE_FLAG_BYTES;
+        if beside && bytes <= BESIDE_FLAG_BYTES / cells - HEAD_BYTES {
+            let at = head + HEAD_BYTES;
             return Place::Room { room, at };
         }
-        let heads = if cells == 1 { 0 } else { cells * HEAD_BYTES };
-        let each = PAGE_SLOT_BYTES.saturating_sub(heads) / cells / 8 * 8;
-        if bytes <= each {
-            let (room, at) = (PAGE_SLOT_BYTES, heads + at * each);
+        let each = self.in_page();
+        let front = if beside { 0 } else { HEAD_BYTES };
+        if bytes <= each - front {
+            let (room, at) = (PAGE_SLOT_BYTES, cell * each + front);
             return Place::Room { room, at };
         }
-        let each = SLOT_BYTES / cells / 64 * 64;
+        let each = SLOT_BYTES / cells / LINE_BYTES * LINE_BYTES;
         match bytes <= each {
             true => Place::Room {
                 room: SLOT_BYTES,
-                at: at * each,
+                at: cell * each,
             },
             false => Place::Message,
         }
@@ -121,7 +157,9 @@ pub fn put<S: Segment, P: Places>(
     let cells = places.cells();
     let own = Own::of(data, at, places);
     let bytes = own.bytes();
-    let (head_room, head_at) = cells.head(cell);
+    let Some((head_room, head_at)) = cells.head(cell) else {
+        return Ok(());
+    };
     let place = cells.place(cell, bytes);
     let write = |to: *mut u8| -> Result<()> {
         match &own {
@@ -136,14 +174,14 @@ pub fn put<S: Segment, P: Places>(
     {
         write(segment.own_room(at, room)?.wrapping_add(from))?;
     }
-    // What goes beside the flag is asked for last.
+    // What goes beside the flag is asked for last, as much as is there.
     let beside = match place {
         Place::Room { room, .. } if room == head_room => bytes,
         _ => 0,
     };
-    let room = match head_room {
-        BESIDE_FLAG_BYTES => HEAD_BYTES + beside,
-        room => room,
+    let room = match cells.count() {
+        1 => HEAD_BYTES + beside,
+        _ => head_room,
     };
     let base = segment.own_room(at, room)?;
     let head = base.wrapping_add(head_at).cast::<u64>();
@@ -155,18 +193,50 @@ pub fn put<S: Segment, P: Places>(
     }
 }
 
-/// The length of a peer's block, whose flag was seen.
+/// The length of a peer's block, whose flag was seen, and the room of bytes where that stands.
 ///
 /// # Errors
 /// It has none there.
 #[inline]
-fn length<S: Segment>(cells: Cells, cell: u32, at: At, segment: &mut S, from: u32) -> Result<u64> {
-    let (room, head_at) = cells.head(cell);
+fn length<S: Segment>(
+    cell: Cell,
+    at: At,
+    segment: &mut S,
+    from: u32,
+) -> Result<(usize, Option<(usize, PeerMemory)>)> {
+    let Some((room, head_at)) = cell.of.head(cell.at) else {
+        // As of a message.
+        return Ok((usize::MAX, None));
+    };
     let memory = segment.room_of(at, from, room)?;
     let mut length = [0u8; HEAD_BYTES];
     // SAFETY: invariant 1: as many bytes.
-    unsafe { memory.read(head_at, length.as_mut_ptr(), HEAD_BYTES) }?;
-    Ok(u64::from_ne_bytes(length))
+    unsafe { read(&memory, head_at, length.as_mut_ptr(), HEAD_BYTES) }?;
+    let bytes = usize::try_from(u64::from_ne_bytes(length)).unwrap_or(usize::MAX);
+    Ok((bytes, Some((room, memory))))
+}
+
+/// Copies from a peer's memory, of a few bytes without a call.
+///
+/// # Errors
+/// They are not there.
+///
+/// # Safety
+/// `to` is writable for as many bytes.
+#[inline]
+unsafe fn read(memory: &PeerMemory, from: usize, to: *mut u8, bytes: usize) -> Result<()> {
+    let inside = from
+        .checked_add(bytes)
+        .is_some_and(|end| end <= memory.len());
+    match memory.address().filter(|_| inside) {
+        Some(start) => {
+            // SAFETY: invariant 1: as many bytes each.
+            unsafe { in_segment::copy_short(start.wrapping_add(from), to, bytes) };
+            Ok(())
+        }
+        // SAFETY: the caller's contract.
+        None => Ok(unsafe { memory.read(from, to, bytes) }?),
+    }
 }
 
 /// Whether a peer's block, whose flag was seen, comes by a message.
@@ -174,30 +244,26 @@ fn length<S: Segment>(cells: Cells, cell: u32, at: At, segment: &mut S, from: u3
 /// # Errors
 /// It has no slot.
 pub fn comes_by_message<S: Segment>(
-    cells: Cells,
-    cell: u32,
+    cell: Cell,
     at: At,
     segment: &mut S,
     from: u32,
 ) -> Result<bool> {
-    let bytes = length(cells, cell, at, segment, from)?;
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    Ok(cells.place(cell, bytes) == Place::Message)
+    let (bytes, _) = length(cell, at, segment, from)?;
+    Ok(cell.of.place(cell.at, bytes) == Place::Message)
 }
 
 /// Copies a peer's block from where it lies. A longer one comes by a message.
 #[inline]
 pub fn take<S: Segment, P: Places>(
-    (from, cell, into): (u32, u32, Region),
+    (from, cell, into): (u32, Cell, Region),
     at: At,
     segment: &mut S,
     places: &mut P,
 ) -> Taken {
-    let cells = places.cells();
     let done = (|| -> Result<Option<(usize, usize)>> {
-        let bytes = length(cells, cell, at, segment, from)?;
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let Place::Room { room, at: start } = cells.place(cell, bytes) else {
+        let (bytes, head) = length(cell, at, segment, from)?;
+        let Place::Room { room, at: start } = cell.of.place(cell.at, bytes) else {
             return Ok(None);
         };
         let own = Own::of(into, at, places);
@@ -205,10 +271,13 @@ pub fn take<S: Segment, P: Places>(
         if bytes != wanted || bytes == 0 {
             return Ok(Some((bytes, wanted)));
         }
-        let memory = segment.room_of(at, from, room)?;
+        let memory = match head {
+            Some((same, memory)) if same == room => memory,
+            _ => segment.room_of(at, from, room)?,
+        };
         match own {
             // SAFETY: invariant 1: as many bytes of this rank's own.
-            Own::Contiguous(span) => unsafe { memory.read(start, span.at, bytes) }?,
+            Own::Contiguous(span) => unsafe { read(&memory, start, span.at, bytes) }?,
             Own::View(view) => unpack_from(memory, start, &view)?,
         }
         if places.one_reader() && room != BESIDE_FLAG_BYTES && bytes >= LEAST_TAKEN {
@@ -246,13 +315,17 @@ mod tests {
     /// Blocks of all lengths lie inside, and apart from each other and from the heads.
     #[test]
     fn cells_lie_apart() {
-        for count in 1..=64u32 {
+        for count in 1..=130u32 {
             let cells = Cells(count);
             for bytes in (0..2000).chain([3000, 20_000, 32_768, 65_536, 65_537]) {
                 let mut taken: Vec<(usize, usize, usize)> = Vec::new();
                 for cell in 0..count {
-                    let (room, at) = cells.head(cell);
+                    let Some((room, at)) = cells.head(cell) else {
+                        assert!(count > 100 && cells.place(cell, bytes) == Place::Message);
+                        continue;
+                    };
                     taken.push((room, at, at + HEAD_BYTES));
+                    assert!(at.is_multiple_of(8) && at + HEAD_BYTES <= room);
                     match cells.place(cell, bytes) {
                         Place::Room { room, at } => {
                             assert!(

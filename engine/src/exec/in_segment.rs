@@ -25,6 +25,7 @@
 
 use super::cells::{self, Cells};
 use super::inline::Desk;
+use super::memory::BYTES_BITS;
 use super::operator::Fitted;
 use super::program::Action;
 use super::run::copy;
@@ -153,7 +154,7 @@ pub trait Places {
     fn contiguous(&mut self, region: Region, segment: u16) -> Option<Contiguous>;
 
     /// Where a peer's pieces lie in its slot, its input or its result, in one segment.
-    fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize>;
+    fn of_peer(&mut self, peer: u32, region: Region, segment: u16) -> Range<usize>;
 
     /// Segments of the call.
     fn segments(&self) -> u32;
@@ -237,7 +238,7 @@ fn source<S: Segment, P: Places>(
         Buffer::Send => Part::Input,
         Buffer::Recv => Part::Output,
     };
-    let range = places.of_peer(operand.data, at.segment);
+    let range = places.of_peer(peer, operand.data, at.segment);
     let memory = segment.memory_of(at, peer, part, range.end)?;
     Ok(Source::Peer(memory, range.start))
 }
@@ -295,7 +296,12 @@ pub fn execute<S: Segment, P: Places>(
             Waited::Done(bytes) if bytes == places.bytes() => Taken::Done,
             Waited::Done(bytes) => {
                 segment.turns_anew(at.of);
-                let (own, room) = (segment.rank(), places.bytes() as usize);
+                let plain = |bytes: u64| bytes & ((1 << BYTES_BITS) - 1);
+                let (bytes, own_bytes) = (plain(bytes), plain(places.bytes()));
+                if bytes == own_bytes {
+                    return Taken::of(Err(other_counts(from, segment.rank())));
+                }
+                let (own, room) = (segment.rank(), own_bytes as usize);
                 // As a message of so many bytes ends.
                 let kind = match bytes as usize > room {
                     true => ErrorKind::Truncated,
@@ -412,6 +418,14 @@ fn other_count(has: usize, bytes: usize) -> Error {
         ErrorKind::Argument,
         format!("{has} bytes into {bytes} (hint: all ranks pass the same count)"),
     )
+}
+
+#[cold]
+fn other_counts(from: u32, own: u32) -> Error {
+    let told = format!(
+        "rank {from} passes other counts than rank {own} (hint: all ranks pass the same counts)"
+    );
+    Error::new(ErrorKind::Argument, told)
 }
 
 #[cold]
@@ -644,7 +658,7 @@ impl Places for Desk<'_> {
     }
 
     #[inline]
-    fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize> {
+    fn of_peer(&mut self, _peer: u32, region: Region, segment: u16) -> Range<usize> {
         self.in_slot(region, segment)
     }
 

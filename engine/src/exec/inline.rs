@@ -17,9 +17,11 @@
 
 mod blocks;
 mod desk;
+mod shares;
 
-pub use self::blocks::{Blocks, Side};
+pub use self::blocks::{Blocks, Lie, Side};
 pub use self::desk::{Desk, InSegment, Room, Small};
+pub use self::shares::Shares;
 
 use super::in_segment::{self, At, IN_ORDER, Places, Segment};
 use super::memory::{Memory, longest_share};

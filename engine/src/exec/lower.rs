@@ -5,12 +5,13 @@
 //! same bits are put behind each other, at both ends in the order
 //! of the steps; then they match in that order, because messages do not overtake.
 
+use super::cells::{Cell, Cells};
 use super::fused;
 use super::graph::{Edge, Graph};
 use super::inline::InlineSchedule;
 use super::program::{Action, Program, RunsOn, SEGMENT_TAGS};
 use crate::error::{Error, ErrorKind, Result};
-use osier_collectives::{Buffer, Call, Operation, Part, Region, Step, reader_of_cell};
+use osier_collectives::{Buffer, Call, Operation, Part, Region, Step, occurrence, readers_of_cell};
 use std::collections::HashMap;
 
 /// Rounds of a phase in a plan's tags.
@@ -31,8 +32,8 @@ fn tag(of_plan: u32) -> u32 {
 /// If the part reads the memory of other ranks, and has no flags in a segment.
 pub fn lower(call: &Call, part: &Part) -> Result<Program> {
     match (part.in_segment, call.varying) {
-        (true, true) => return Ok(with_cells(call, part)),
-        (true, false) => return Ok(in_segment(call, part)),
+        (true, true) if !call.operation.reduces() => return Ok(with_cells(call, part)),
+        (true, _) => return Ok(in_segment(call, part)),
         (false, _) => {}
     }
     let nothing = Region::run(Buffer::Recv, 0, 0);
@@ -247,7 +248,11 @@ fn in_segment(call: &Call, part: &Part) -> Program {
 /// a message. Messages leave behind the flag, and come when the length was read.
 fn with_cells(call: &Call, part: &Part) -> Program {
     let phase = |tag: u32| (tag / ROUNDS) as u16;
-    let message = tag(ROUNDS);
+    // The k-th block between two ranks has a tag of its own.
+    let message = |nth: u32| tag(ROUNDS + nth);
+    let cells = part.scratch.iter().find(|s| s.slot).map_or(1, |s| s.pieces);
+    let of_neighbors = call.operation.of_neighbors();
+    let sources = call.sources(part.rank);
     let mut actions = vec![Action::Enter];
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
     for step in part.steps() {
@@ -259,10 +264,10 @@ fn with_cells(call: &Call, part: &Part) -> Program {
             },
             Step::Copy { from, to } if matches!(to.buffer, Buffer::Scratch(_)) => {
                 let (data, cell) = (from, to.first);
-                if let Some(to) = reader_of_cell(call, part.rank, cell) {
+                for (to, nth) in readers_of_cell(call, part.rank, cell) {
                     sends.push(Action::SendLong {
                         to,
-                        tag: message,
+                        tag: message(nth),
                         data,
                         cell,
                     });
@@ -271,12 +276,23 @@ fn with_cells(call: &Call, part: &Part) -> Program {
             }
             Step::Copy { from, to } => Action::Copy { from, to },
             Step::Read { from, data, into } => {
-                let cell = data.first;
+                let at = into.first as usize;
+                let (nth, of) = match of_neighbors {
+                    true => (
+                        occurrence(sources, at),
+                        call.cell_of(part.rank, at).map_or(1, |cell| cell.of),
+                    ),
+                    false => (0, cells),
+                };
+                let cell = Cell {
+                    at: data.first,
+                    of: Cells(of),
+                };
                 receives.push((
                     actions.len() as u32,
                     Action::ReceiveLong {
                         from,
-                        tag: message,
+                        tag: message(nth),
                         cell,
                         into,
                     },
@@ -316,7 +332,8 @@ fn with_cells(call: &Call, part: &Part) -> Program {
         cut: 1,
         in_segment: true,
         one_reader: part.scratch.iter().any(|s| s.one_reader),
-        cells: part.scratch.iter().find(|s| s.slot).map_or(1, |s| s.pieces),
+        cells,
+        of_neighbors,
         ..Program::default()
     }
 }

@@ -102,6 +102,19 @@ impl Pieces {
     }
 }
 
+/// Bits of a contribution's bytes, where a digest follows.
+pub const BYTES_BITS: u32 = 40;
+
+/// The bytes of shares that all ranks know, with a digest of their lengths above [`BYTES_BITS`].
+pub(super) fn contributed(shares: impl Iterator<Item = usize>) -> u64 {
+    let mix = |(bytes, sum): (u64, u64), n: usize| {
+        let sum = (sum ^ n as u64).wrapping_mul(0x0100_0000_01b3);
+        (bytes.wrapping_add(n as u64), sum)
+    };
+    let (bytes, sum) = shares.fold((0, 0xcbf2_9ce4_8422_2325), mix);
+    bytes & ((1 << BYTES_BITS) - 1) | sum >> 24 << BYTES_BITS
+}
+
 /// How long pieces are, for those that lie in scratch.
 #[derive(Clone, Debug, Default)]
 pub enum Sizes {
@@ -165,6 +178,27 @@ pub struct Memory {
     slot_bytes: usize,
     cut: u32,
     segments: u32,
+}
+
+/// Bytes of the longest slot of shares, each of which has those of all other ranks.
+pub(super) fn longest_slot(shares: impl Iterator<Item = usize>) -> usize {
+    let least = |(sum, least): (usize, usize), n: usize| (sum + n, least.min(n));
+    let (sum, least) = shares.fold((0, usize::MAX), least);
+    sum - least.min(sum)
+}
+
+/// Where `count` shares from the `first` on lie in a rank's slot, which begins with the share of the
+/// rank behind it; `bytes` has those of a rank, or of one so many ranks further.
+#[inline]
+pub(super) fn shares_behind(
+    rank: usize,
+    first: usize,
+    count: usize,
+    bytes: impl Fn(usize) -> usize,
+) -> Range<usize> {
+    let sum = |from: usize, n: usize| (from..from + n).map(&bytes).sum::<usize>();
+    let start = sum(rank + 1, first);
+    start..start + sum(rank + 1 + first, count)
 }
 
 /// Bounds of share `at` of `of` shares of `bytes` bytes, in whole units.
@@ -231,6 +265,10 @@ impl Memory {
                 at += bytes;
             }
             self.starts.push(at);
+            if let (true, Sizes::Each(each)) = (scratch.slot, &self.buffers.sizes) {
+                // As long on all ranks.
+                longest = each.iter().copied().max().unwrap_or(0);
+            }
             let slot = if scratch.slots == 0 {
                 0
             } else {
@@ -254,7 +292,13 @@ impl Memory {
             }
         }
         let [end, aside, slot] = ends;
-        self.slot_bytes = slot;
+        let has_slot = program.scratch.iter().any(|scratch| scratch.slot);
+        self.slot_bytes = match &self.buffers.sizes {
+            Sizes::Each(each) if has_slot && self.segments == 1 => {
+                longest_slot(each.iter().copied())
+            }
+            _ => slot,
+        };
         if let Some(on) = on {
             (self.base, self.aside) = Default::default();
             if end > 0 {
@@ -444,7 +488,18 @@ impl Memory {
 
     /// Where pieces of a peer lie in its slot, its input or its result, which are cut as this
     /// rank's.
-    pub fn of_peer(&self, region: Region, segment: u32) -> Range<usize> {
+    pub fn of_peer(&self, peer: u32, region: Region, segment: u32) -> Range<usize> {
+        if let (Buffer::Scratch(k), Sizes::Each(_)) = (region.buffer, &self.buffers.sizes) {
+            let (first, count) = (region.first as usize, region.count as usize);
+            let range = shares_behind(peer as usize, first, count, |rank| {
+                self.size_like(rank as u32)
+            });
+            if self.segments == 1 {
+                return range;
+            }
+            let start = self.scratch(k, region.first, segment).start;
+            return start..start + self.segment(range.len(), segment).len();
+        }
         let last = region.first + region.count.max(1) - 1;
         let within = |whole: Range<usize>| {
             let range = self.segment(whole.len(), segment);
@@ -460,11 +515,13 @@ impl Memory {
         of(region.first).start..of(last).end
     }
 
-    /// Bytes of a rank's contribution, where all contribute alike.
+    /// Bytes of a rank's contribution, where all contribute alike; of shares that differ and that
+    /// all ranks know, see [`contributed`].
     pub fn contributed(&self) -> u64 {
         match &self.buffers.sizes {
             Sizes::Equal(bytes) | Sizes::Cut(bytes) => *bytes as u64,
-            Sizes::Empty | Sizes::Each(_) => 0,
+            Sizes::Each(each) => contributed(each.iter().copied()),
+            Sizes::Empty => 0,
         }
     }
 

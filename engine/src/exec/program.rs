@@ -3,6 +3,7 @@
 use super::fused::Pair;
 use super::graph::Graph;
 use super::inline::InlineSchedule;
+use crate::exec::cells::Cell;
 use crate::exec::on_device::Work;
 use osier_collectives::{Buffer, Operand, Region, Scratch};
 
@@ -47,7 +48,7 @@ pub enum Action {
     /// Copies a block to a cell of the slot, whose length its reader knows.
     Put { data: Region, cell: u32 },
     /// Copies a peer's block from its cell.
-    Take { from: u32, cell: u32, into: Region },
+    Take { from: u32, cell: Cell, into: Region },
     /// Sends a block that is longer than its cell, if it is.
     SendLong {
         to: u32,
@@ -59,7 +60,7 @@ pub enum Action {
     ReceiveLong {
         from: u32,
         tag: u32,
-        cell: u32,
+        cell: Cell,
         into: Region,
     },
     /// Ends a call in the ranks' segment.
@@ -84,6 +85,17 @@ pub enum RunsOn {
     Host,
     /// In one kernel of each rank's device, wherever the buffers lie.
     OneKernel,
+}
+
+/// How a call uses the sets of flags and slots of its ranks, as all ranks know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sets {
+    /// Segments of the call: each uses a set.
+    pub segments: u32,
+    /// Slots change hands.
+    pub changes_hands: bool,
+    /// Only neighbors read what a rank writes.
+    pub of_neighbors: bool,
 }
 
 /// Steps of one rank.
@@ -116,6 +128,8 @@ pub struct Program {
     pub publishes: bool,
     /// Cells of a slot, where contributions differ; 0 where they do not.
     pub cells: u32,
+    /// Its flags and slots are for the neighbors of its rank alone.
+    pub of_neighbors: bool,
 }
 
 impl Program {
@@ -138,6 +152,16 @@ impl Program {
             // Never on devices.
             _ => false,
         })
+    }
+
+    /// How it uses the sets of its rank in a segment.
+    #[inline]
+    pub fn sets(&self) -> Sets {
+        Sets {
+            segments: self.graph.segments(),
+            changes_hands: self.changes_hands,
+            of_neighbors: self.of_neighbors,
+        }
     }
 
     /// Steps that follow one another from the first on; those behind them are messages of cells, but

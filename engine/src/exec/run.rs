@@ -223,8 +223,8 @@ pub struct Run {
     pub published: bool,
     /// Its flag there says that it has not failed.
     pub raised: bool,
-    /// Peers whose flags of that kind will not come, by bits, where contributions differ.
-    pub lacks: u64,
+    /// Peers whose flags of that kind will not come, where contributions differ.
+    pub lacks: Vec<u32>,
     /// It waits for this peer's flag there, in this instance.
     pub awaits: Option<(u32, u32)>,
 }
@@ -273,7 +273,7 @@ impl Run {
         self.number_of = IN_ORDER;
         self.published = false;
         self.raised = false;
-        self.lacks = 0;
+        self.lacks.clear();
         self.awaits = None;
     }
 
@@ -534,8 +534,8 @@ impl in_segment::Places for Run {
         })
     }
 
-    fn of_peer(&mut self, region: Region, segment: u16) -> Range<usize> {
-        self.memory.of_peer(region, segment.into())
+    fn of_peer(&mut self, peer: u32, region: Region, segment: u16) -> Range<usize> {
+        self.memory.of_peer(peer, region, segment.into())
     }
 
     fn segments(&self) -> u32 {
@@ -551,7 +551,11 @@ impl in_segment::Places for Run {
     }
 
     fn bytes(&self) -> u64 {
-        self.memory.contributed()
+        match self.program.cells {
+            0 => self.memory.contributed(),
+            // Ranks contribute what they like.
+            _ => 0,
+        }
     }
 
     fn slot_bytes(&self) -> usize {

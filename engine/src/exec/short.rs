@@ -11,6 +11,10 @@
 //! 1. A move reads and writes inside its memory: offsets and lengths are those of the regions of
 //!    a checked plan, for buffers of the length that the call depends on.
 
+mod blocks;
+
+pub use self::blocks::ShortBlocks;
+
 use super::in_segment::LEAST_LENT;
 use super::inline::Desk;
 use super::program::{Action, Program};
@@ -225,7 +229,15 @@ fn place(desk: &Desk<'_>, operand: Operand) -> Option<(Place, u32)> {
 #[derive(Default)]
 pub struct ShortCalls {
     kept: [Kept; KEPT],
+    /// Of contributions that differ: one for each operation and root.
+    blocks: Vec<(Blocks, Option<Box<ShortBlocks>>)>,
 }
+
+/// Operation and root of a call of contributions that differ.
+type Blocks = (Operation, u32);
+
+/// So many of those.
+const KEPT_BLOCKS: usize = 16;
 
 /// Places for them.
 const KEPT: usize = 32;
@@ -262,6 +274,28 @@ impl ShortCalls {
     pub fn is_wanted(&mut self, of: &Depends) -> bool {
         let kept = &mut self.kept[Self::at(of)];
         kept.missed.replace(*of) == Some(*of)
+    }
+
+    /// Takes out the call of contributions that differ, while it is used.
+    #[inline]
+    pub fn take_blocks(&mut self, of: (Operation, u32)) -> Option<Box<ShortBlocks>> {
+        let kept = self.blocks.iter_mut().find(|(call, _)| *call == of)?;
+        kept.1.take()
+    }
+
+    /// Puts it back, or a new one, unless there are many.
+    #[inline]
+    pub fn keep_blocks(&mut self, of: (Operation, u32), call: Box<ShortBlocks>) {
+        if let Some(kept) = self.blocks.iter_mut().find(|(other, _)| *other == of) {
+            kept.1 = Some(call);
+        } else if self.blocks.len() < KEPT_BLOCKS {
+            self.blocks.push((of, Some(call)));
+        }
+    }
+
+    /// Whether one is kept.
+    pub fn has_blocks(&self, of: (Operation, u32)) -> bool {
+        self.blocks.iter().any(|(other, _)| *other == of)
     }
 
     /// Forgets all.

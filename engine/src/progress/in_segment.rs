@@ -4,7 +4,9 @@
 //! 1. Calls are listed in the order in which the program makes them, on all ranks, from then
 //!    until they end. Segment s of a call uses set (call + s) mod 2; it enters when all ranks,
 //!    this one too, are done with what used the set before: so nobody reads flag and slot
-//!    when they are written again.
+//!    when they are written again. Where both are calls of neighbors, ranks write their own pages
+//!    and slots alone, which the ranks read that they send to, so it enters when those are done;
+//!    and those were, of all that was before, when the call before entered.
 //! 2. Below the lowest call that is listed, or behind the last, all are over, which peers are
 //!    told when one ends, and when a segment of the lowest does.
 //!    A persistent call has a list and sets of its own, where the calls are its starts: their
@@ -14,6 +16,7 @@
 //!    to differ begin to count anew.
 
 pub mod persistent;
+mod short_blocks;
 pub mod short_calls;
 
 pub use persistent::CallsOfPersistent;
@@ -25,6 +28,7 @@ use super::steps::{self, Phase};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::executor::{Driver, NOBODY, instead_of_flags};
 use crate::exec::in_segment::{At, FAILED, IN_ORDER, Part, Segment, Waited};
+use crate::exec::program::Sets;
 use crate::view::RawView;
 use osier_transports::shm::{BESIDE_FLAG_BYTES, Done, Raised, Said};
 use osier_transports::{Death, PeerMemory, TransportError, TransportErrorKind};
@@ -35,7 +39,7 @@ pub struct SegmentCalls {
     /// In flight.
     begun: Vec<Begun>,
     /// The last that was made, by the sets that it uses.
-    last: [Option<u32>; 2],
+    last: [Option<Last>; 2],
     /// The next turn of each set.
     turns: [u16; 2],
     /// How far each peer is known to be.
@@ -46,20 +50,37 @@ pub struct SegmentCalls {
     untold: bool,
 }
 
+/// The last call that uses a set.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    call: u32,
+    of_neighbors: bool,
+}
+
 /// A call in flight.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     call: u32,
     /// What used the sets before.
-    before: [Option<u32>; 2],
+    before: [Option<Last>; 2],
     /// The turn of its first use of each.
     turns: [u16; 2],
     /// Whether slots change hands.
     changes_hands: bool,
+    /// Whether only neighbors read what this rank writes.
+    of_neighbors: bool,
     /// Segments that are over.
     over: u16,
     /// Peers read memory of the program's in its place.
     lent: bool,
+}
+
+/// Who reads what a rank writes in a call.
+#[derive(Clone, Copy, Debug)]
+enum Readers {
+    All,
+    /// Those that it sends to.
+    Neighbors,
 }
 
 /// How far a peer is known to be.
@@ -103,7 +124,7 @@ impl SegmentCalls {
     /// How far all is over here, after this call has ended.
     #[inline]
     fn over(&self, call: u32) -> Done {
-        let last = self.last.into_iter().flatten();
+        let last = self.last.into_iter().flatten().map(|last| last.call);
         let last = last.fold(
             call,
             |last, other| if below(last, other) { other } else { last },
@@ -139,23 +160,28 @@ impl SegmentCalls {
 }
 
 impl Lane {
-    /// The program makes a call whose flags lie in the segment, in so many segments of its
-    /// own, with slots that change hands or without.
+    /// The program makes a call whose flags lie in the segment.
     #[inline]
-    pub fn begins_in_segment(&mut self, call: u32, segments: u32, changes_hands: bool) {
+    pub fn begins_in_segment(&mut self, call: u32, sets: Sets) {
         let (of, segment) = (IN_ORDER, 0);
-        self.begins_at(At { of, call, segment }, segments, changes_hands);
+        self.begins_at(At { of, call, segment }, sets);
     }
 
     /// The same in any segment.
     #[inline]
-    pub fn begins_at(&mut self, At { of, call, .. }: At, segments: u32, changes_hands: bool) {
+    pub fn begins_at(&mut self, At { of, call, .. }: At, sets: Sets) {
+        let Sets {
+            segments,
+            changes_hands,
+            of_neighbors,
+        } = sets;
         let calls = self.port.calls_in(of);
         let begun = Begun {
             call,
             before: calls.last,
             turns: calls.turns,
             changes_hands,
+            of_neighbors,
             over: 0,
             lent: false,
         };
@@ -165,7 +191,7 @@ impl Lane {
                 call,
                 segment: at,
             });
-            calls.last[set] = Some(call);
+            calls.last[set] = Some(Last { call, of_neighbors });
             if changes_hands {
                 let uses = (segments - u32::from(at)).div_ceil(2);
                 calls.turns[set] = calls.turns[set].wrapping_add(uses as u16);
@@ -256,32 +282,46 @@ impl Lane {
             return Ok(None);
         };
         let before = match at.segment.checked_sub(2) {
-            Some(segment) => Some((at.call, segment)),
-            None => begun.before[set_of(at)].map(|call| (call, u16::MAX)),
+            Some(segment) => Some((at.call, segment, Readers::All)),
+            None => begun.before[set_of(at)].map(|last| {
+                let readers = match begun.of_neighbors && last.of_neighbors {
+                    true => Readers::Neighbors,
+                    false => Readers::All,
+                };
+                (last.call, u16::MAX, readers)
+            }),
         };
         match before {
             // This rank itself may still read slots, of which it would write one.
-            Some((call, _)) if call != at.call && calls.find(call).is_some() => {
+            Some((call, ..)) if call != at.call && calls.find(call).is_some() => {
                 Ok(Some(self.port.own))
             }
-            Some((call, segment)) => {
+            Some((call, segment, readers)) => {
                 let of = at.of;
-                self.not_past(At { of, call, segment })
+                self.not_past(At { of, call, segment }, readers)
             }
             None => Ok(None),
         }
     }
 
-    /// The first peer for which this segment of a call is not over.
+    /// The first of these peers for which this segment of a call is not over.
     #[inline]
-    fn not_past(&mut self, at: At) -> Result<Option<u32>> {
+    fn not_past(&mut self, at: At, readers: Readers) -> Result<Option<u32>> {
         let At { call, segment, .. } = at;
         let peers = self.port.peers.len();
         let calls = self.port.calls_in(at.of);
         if calls.peers.len() != peers {
             calls.peers.resize(peers, Known::default());
         }
-        for peer in 0..peers as u32 {
+        let count = match readers {
+            Readers::All => peers,
+            Readers::Neighbors => self.port.sends_to.len(),
+        };
+        for number in 0..count {
+            let peer = match readers {
+                Readers::All => number as u32,
+                Readers::Neighbors => self.port.sends_to[number],
+            };
             let known = self.port.calls_in(at.of).peers[peer as usize];
             if peer == self.port.own || known.is_past(call, segment) {
                 continue;
@@ -458,7 +498,12 @@ impl Segment for Lane {
         }
         // It is not there, and this call does not wait for it.
         let own = self.port.own;
-        for peer in (0..self.port.peers.len() as u32).filter(|p| *p != own) {
+        let calls = self.port.calls_in(at.of);
+        let hear: Vec<u32> = match calls.find(at.call).is_some_and(|b| b.of_neighbors) {
+            true => self.port.sends_to.to_vec(),
+            false => (0..self.port.peers.len() as u32).collect(),
+        };
+        for peer in hear.into_iter().filter(|p| *p != own) {
             self.poison(peer, instead_of_flags(at.of, at.call), failed_rank);
         }
     }
@@ -623,6 +668,21 @@ impl Segment for Lane {
 }
 
 impl Lane {
+    /// The ranks that this one sends to in calls of neighbors, which hear of it there.
+    pub fn sends_to(&mut self, ranks: impl Iterator<Item = u32>) {
+        let own = self.port.own;
+        let mut ranks: Vec<u32> = ranks.filter(|rank| *rank != own).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        self.port.sends_to = ranks.into();
+    }
+
+    /// Makes a segment, if that is this rank's part: others find it there.
+    pub fn makes_segment(&mut self, of: u32) {
+        // An error is that of the first call.
+        let _ = self.port.links.collective(of);
+    }
+
     /// A call that has lent memory ends when no peer reads it.
     fn waits_for_readers(&mut self, at: At) -> Waited<()> {
         let lent = self.port.calls_in(at.of).lent.iter();
@@ -632,7 +692,7 @@ impl Lane {
         };
         // Of a peer whose words were overwritten nothing is known any more.
         let of = at.of;
-        if let Ok(Some(peer)) = self.not_past(At { of, call, segment }) {
+        if let Ok(Some(peer)) = self.not_past(At { of, call, segment }, Readers::All) {
             return Waited::For(peer);
         }
         self.port.calls_in(of).lent.swap_remove(place);

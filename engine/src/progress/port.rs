@@ -95,6 +95,8 @@ pub struct Port {
     pub(crate) in_segment: SegmentCalls,
     /// The same of persistent calls, each in its own.
     pub(crate) of_persistent: CallsOfPersistent,
+    /// Peers that this rank sends to in calls of neighbors, each once.
+    pub(crate) sends_to: Box<[u32]>,
 }
 
 impl Port {
@@ -127,6 +129,7 @@ impl Port {
             handling: 0,
             in_segment: SegmentCalls::default(),
             of_persistent: CallsOfPersistent::default(),
+            sends_to: Box::default(),
         }
     }
 }

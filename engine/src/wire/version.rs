@@ -19,6 +19,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (7, 0xab55_aed0_865d_0419),
     (8, 0xab55_aed0_865d_0419),
     (9, 0xab55_aed0_865d_0419),
+    // Cells of a page have the length of their block at the front.
+    (10, 0xab55_aed0_865d_0419),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

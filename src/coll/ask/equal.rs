@@ -411,7 +411,11 @@ impl Communicator {
             *at += bytes;
             Some(start..*at)
         });
-        let bytes = send.bytes() / pieces;
+        // In a slot each has room for the longest.
+        let bytes = match self.is_inter() {
+            true => send.bytes() / pieces,
+            false => each.iter().copied().max().unwrap_or(0),
+        };
         let buffers = Buffers {
             send: Pieces::Ranges(send, ranges.collect()),
             recv: Pieces::Equal(recv.unwrap_or_else(|| only_long(own)), own),

@@ -79,13 +79,20 @@ impl Communicator {
         Ok(Arc::new(all))
     }
 
-    fn around(&self) -> Result<&Neighborhood> {
+    pub(crate) fn around(&self) -> Result<&Neighborhood> {
         if let Some(around) = self.0.around.get() {
             return Ok(around);
         }
         let topology = self.neighborhood()?;
         let around = Neighborhood::of(topology, self.rank())?;
-        Ok(self.0.around.get_or_init(|| around))
+        Ok(self.knows_around(around))
+    }
+
+    /// Who lies around this rank is known from now on.
+    pub(crate) fn knows_around(&self, around: Neighborhood) -> &Neighborhood {
+        let to = around.plan.destinations[0].iter().copied();
+        self.lane().lock().sends_to(to);
+        self.0.around.get_or_init(|| around)
     }
 
     pub(crate) fn neighbor_allgather_ask(

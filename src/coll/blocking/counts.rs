@@ -5,32 +5,34 @@
 
 use crate::coll::ask::counts::in_slots;
 use crate::coll::ask::{Contribution, Destination, given, wanted};
+use crate::coll::inline::of_host;
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::{Call, Operation};
 use osier_engine::error::Result;
-use osier_engine::exec::inline::{Blocks, Side};
+use osier_engine::exec::inline::{Blocks, Lie, Side};
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;
 use osier_engine::trace::event::{ANY, Kind};
-use osier_engine::view::{Buffer, BufferMut, RawView};
+use osier_engine::view::{Buffer, BufferMut, Plain, RawView};
 
 /// No buffer.
 const NO_BLOCKS: Side<'_> = Side {
     at: std::ptr::null_mut(),
     bytes: 0,
-    counts: &[],
-    displacements: &[],
+    blocks: Lie::Row,
+    which: None,
 };
 
 /// A buffer that is one block.
-fn one(view: &RawView) -> Option<Side<'static>> {
-    Some(Side {
-        at: view.as_contiguous()?,
-        bytes: view.bytes(),
-        counts: &[1],
-        displacements: &[0],
-    })
+pub(super) fn one(view: &RawView) -> Option<Side<'static>> {
+    Some(Side::row(view.as_contiguous()?, view.bytes()))
+}
+
+/// The same of plain memory.
+#[inline]
+pub(super) fn one_plain(memory: Option<Plain>) -> Option<Side<'static>> {
+    memory.map(|memory| Side::row(memory.at, memory.bytes))
 }
 
 fn bytes(view: Option<&RawView>) -> usize {
@@ -82,9 +84,28 @@ impl Communicator {
         displacements: &[usize],
         root: impl Into<Rank>,
     ) -> Result<()> {
+        let root = root.into();
+        let quick = match root.check(self.size()) {
+            Ok(Some(to)) => {
+                let own = one_plain(send.plain_contribution());
+                let recv = match self.rank() as u32 == to {
+                    true => self.plain_side(recv.plain_mut(), (counts, displacements), true),
+                    false => Some(NO_BLOCKS),
+                };
+                let blocks = own.zip(recv).map(|(send, recv)| Blocks::new(send, recv));
+                self.quick_blocks((Operation::Gather, to), blocks)
+            }
+            _ => None,
+        };
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            self.gatherv_ask(given(send), Some(recv), counts, displacements, root)
+        };
+        if let Some(result) = self.ended_quickly(quick, "gatherv", ask) {
+            return result;
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Gather, ANY, ANY, bytes(send.as_ref()));
-        let root = root.into();
         let mut call = Call::new(Operation::Gather, self.size() as u32).varying();
         let mut here = None;
         if let Ok(Some(to)) = root.check(self.size())
@@ -130,7 +151,7 @@ impl Communicator {
             let send = match self.rank() as u32 == of {
                 true => (send.as_ref())
                     .and_then(|send| self.side(send, counts, displacements, false))
-                    .filter(|send| send.counts[self.rank()] * send.bytes == recv.bytes()),
+                    .filter(|send| send.bytes_of(self.rank()) == recv.bytes()),
                 false => Some(NO_BLOCKS),
             };
             here = send.zip(one(recv));
@@ -187,7 +208,7 @@ impl Communicator {
             (send.as_ref().filter(|_| differs && in_slots(&recv, counts))).and_then(|send| {
                 let own = one(send)?;
                 let recv = self.side(&recv, counts, displacements, true)?;
-                let alike = recv.counts[self.rank()] * recv.bytes == send.bytes();
+                let alike = recv.bytes_of(self.rank()) == send.bytes();
                 alike.then(|| Blocks::new(own, recv))
             });
         let ask = || self.allgatherv_ask(send, Some(recv), counts, displacements);
@@ -213,17 +234,25 @@ impl Communicator {
         recv: &mut R,
         recv_blocks: (&[usize], &[usize]),
     ) -> Result<()> {
+        let from = self.plain_side(send.plain_contribution(), send_blocks, false);
+        let into = self.plain_side(recv.plain_mut(), recv_blocks, true);
+        let blocks = from.zip(into).map(|(from, into)| Blocks::new(from, into));
+        let quick = self.quick_blocks((Operation::Alltoall, 0), blocks);
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            self.alltoallv_ask(given(send), Some(recv), send_blocks, recv_blocks)
+        };
+        if let Some(result) = self.ended_quickly(quick, "alltoallv", ask) {
+            return result;
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, bytes(send.as_ref()));
         let call = Call::new(Operation::Alltoall, self.size() as u32).varying();
         let here = send.as_ref().and_then(|send| {
             let from = self.side(send, send_blocks.0, send_blocks.1, false)?;
             let into = self.side(&recv, recv_blocks.0, recv_blocks.1, true)?;
-            let (own, rank) = (
-                |side: &Side<'_>, rank: usize| side.counts[rank] * side.bytes,
-                self.rank(),
-            );
-            (own(&from, rank) == own(&into, rank)).then(|| Blocks::new(from, into))
+            let alike = from.bytes_of(self.rank()) == into.bytes_of(self.rank());
+            alike.then(|| Blocks::new(from, into))
         });
         let ask = || self.alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
         let result = self.call_blocks(&call, here, ask);
@@ -263,18 +292,44 @@ impl Communicator {
         counts: &[usize],
         op: impl Reduction,
     ) -> Result<()> {
+        // All ranks have the same counts.
+        let quick = match (self.equal_shares(counts), recv.plain_mut()) {
+            (Some(count), Some(into))
+                if count.checked_mul(into.basic.size()) == Some(into.bytes) =>
+            {
+                self.quick_shares(send.plain_contribution(), Some(into), &op)
+            }
+            _ => None,
+        };
+        // The call waits for the run's end, so the operator outlives it.
+        let ask = || {
+            let recv = recv.view_mut().raw();
+            let ask = self.reduce_scatter_ask(given(send), Some(recv), counts, Combiner::lent(&op));
+            ask.map(of_host)
+        };
+        if let Some(result) = self.ended_quickly(quick, "reduce_scatter", ask) {
+            return result;
+        }
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes(send.as_ref()));
         let result = match self.are_equal_shares(counts, send.as_ref(), &recv) {
-            // All ranks have the same counts.
             true => self.scatter_shares(send, recv, &op),
-            false => {
-                // `call` waits for the run's end, so the operator outlives it.
-                let ask = self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(&op));
-                self.call_ask(ask)
-            }
+            false => self.call_shares(send, recv, counts, &op),
         };
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
+    }
+
+    /// The blocks of plain memory.
+    #[inline]
+    fn plain_side<'a>(
+        &self,
+        memory: Option<Plain>,
+        (counts, displacements): (&'a [usize], &'a [usize]),
+        apart: bool,
+    ) -> Option<Side<'a>> {
+        let Plain { at, bytes, basic } = memory?;
+        let side = Side::placed(at, basic.size(), counts, displacements);
+        side.lies_in(self.size(), bytes, apart).then_some(side)
     }
 
     /// The blocks of a buffer without gaps, in a call within one group; none of what a run looks at.
@@ -286,12 +341,8 @@ impl Communicator {
         displacements: &'a [usize],
         apart: bool,
     ) -> Option<Side<'a>> {
-        let side = Side {
-            at: view.as_contiguous()?,
-            bytes: view.element_bytes()?,
-            counts,
-            displacements,
-        };
+        let bytes = view.element_bytes()?;
+        let side = Side::placed(view.as_contiguous()?, bytes, counts, displacements);
         let lies = side.lies_in(self.size(), view.bytes(), apart);
         (lies && !self.is_inter()).then_some(side)
     }

@@ -15,7 +15,7 @@ pub(super) fn message_of_cell<D: Driver>(
     (instance, at): (u32, At),
     action: Action,
 ) {
-    let (fails, of) = (run.phase == Phase::Failing, run.cells());
+    let fails = run.phase == Phase::Failing;
     match action {
         Action::SendLong {
             to,
@@ -25,7 +25,7 @@ pub(super) fn message_of_cell<D: Driver>(
         } => {
             // A run that has failed before may have no buffers.
             let may = !fails || run.raised;
-            let long = may && of.place(cell, run.bytes_of(data)) == Place::Message;
+            let long = may && run.cells().place(cell, run.bytes_of(data)) == Place::Message;
             let tag = step::tag_of(run.tags, tag, 0);
             match (long, fails) {
                 // The peer has seen the length, or will.
@@ -44,9 +44,9 @@ pub(super) fn message_of_cell<D: Driver>(
             cell,
             into,
         } => {
-            let raised = run.lacks >> from & 1 == 0;
+            let raised = !run.lacks.contains(&from);
             // A rank without a flag will send nothing.
-            let comes = match raised.then(|| cells::comes_by_message(of, cell, at, driver, from)) {
+            let comes = match raised.then(|| cells::comes_by_message(cell, at, driver, from)) {
                 Some(Ok(comes)) => comes,
                 Some(Err(e)) if !fails => {
                     let (e, failed_rank) = driver.lost_while_reading(from, e);

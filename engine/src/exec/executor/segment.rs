@@ -33,7 +33,7 @@ pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u
                 Waited::For(peer) => in_segment::Taken::Waits(peer),
                 Waited::Done(_) => in_segment::Taken::Done,
                 Waited::Failed(..) => {
-                    run.lacks |= 1u64.checked_shl(from).unwrap_or(0);
+                    run.lacks.push(from);
                     in_segment::Taken::Done
                 }
             }
@@ -68,7 +68,7 @@ pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u
         }
         in_segment::Taken::Failed(e, failed_rank) => {
             if let Action::Await { from, .. } = action {
-                run.lacks |= 1u64.checked_shl(from).unwrap_or(0);
+                run.lacks.push(from);
             }
             run.complete(instance);
             fail(driver, run, e, failed_rank);

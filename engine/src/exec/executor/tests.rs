@@ -2,6 +2,7 @@
 
 mod cells;
 mod fused;
+mod shares;
 
 use super::*;
 use crate::exec::in_segment::{FAILED, Part, Waited};

@@ -9,23 +9,85 @@ use crate::view::RawView;
 use osier_collectives::{Buffer, Region};
 use std::ops::Range;
 
-/// Blocks of a buffer without gaps, by counts and displacements in elements: one behind the
-/// other, or anywhere.
+/// Blocks of a buffer without gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
     pub at: *mut u8,
-    /// Of an element,
+    /// Of an element, or of each block.
     pub bytes: usize,
-    pub counts: &'a [usize],
-    pub displacements: &'a [usize],
+    pub blocks: Lie<'a>,
+    /// Which block a piece of the plan is, where that is not its number.
+    pub which: Option<&'a [usize]>,
 }
 
-impl Side<'_> {
+/// How blocks lie.
+#[derive(Clone, Copy, Debug)]
+pub enum Lie<'a> {
+    /// One behind the other, equally long.
+    Row,
+    /// By counts and displacements, in elements.
+    Placed(&'a [usize], &'a [usize]),
+}
+
+impl<'a> Side<'a> {
+    /// By counts and displacements in elements of these bytes.
+    #[inline]
+    #[must_use]
+    pub fn placed(
+        at: *mut u8,
+        bytes: usize,
+        counts: &'a [usize],
+        displacements: &'a [usize],
+    ) -> Self {
+        Self {
+            at,
+            bytes,
+            blocks: Lie::Placed(counts, displacements),
+            which: None,
+        }
+    }
+
+    /// Of these bytes each.
+    #[inline]
+    #[must_use]
+    pub fn row(at: *mut u8, bytes: usize) -> Self {
+        Self {
+            at,
+            bytes,
+            blocks: Lie::Row,
+            which: None,
+        }
+    }
+
+    /// Of which the plan has these.
+    #[inline]
+    #[must_use]
+    pub fn of(self, which: &'a [usize]) -> Self {
+        let which = Some(which);
+        Self { which, ..self }
+    }
+
     #[inline]
     fn block(&self, piece: u32) -> Range<usize> {
         let piece = piece as usize;
-        let start = self.displacements[piece] * self.bytes;
-        start..start + self.counts[piece] * self.bytes
+        let block = self.which.map_or(piece, |which| which[piece]);
+        match self.blocks {
+            Lie::Row => block * self.bytes..(block + 1) * self.bytes,
+            Lie::Placed(counts, displacements) => {
+                let start = displacements[block] * self.bytes;
+                start..start + counts[block] * self.bytes
+            }
+        }
+    }
+
+    /// Bytes of a block.
+    #[inline]
+    #[must_use]
+    pub fn bytes_of(&self, block: usize) -> usize {
+        match self.blocks {
+            Lie::Row => self.bytes,
+            Lie::Placed(counts, _) => counts[block] * self.bytes,
+        }
     }
 
     /// Whether there are `blocks` blocks inside of a buffer of `length` bytes; those that are
@@ -33,9 +95,12 @@ impl Side<'_> {
     #[inline]
     pub fn lies_in(&self, blocks: usize, length: usize, apart: bool) -> bool {
         let mut end = 0usize;
-        self.counts.len() == blocks
-            && self.displacements.len() == blocks
-            && self.counts.iter().zip(self.displacements).all(|(n, at)| {
+        let Lie::Placed(counts, displacements) = self.blocks else {
+            return self.bytes.checked_mul(blocks) == Some(length);
+        };
+        counts.len() == blocks
+            && displacements.len() == blocks
+            && counts.iter().zip(displacements).all(|(n, at)| {
                 let inside = at.checked_add(*n);
                 let inside = inside.and_then(|end| end.checked_mul(self.bytes));
                 let behind = !apart || *n == 0 || *at >= end;
@@ -113,7 +178,7 @@ impl Places for Blocks<'_> {
         Some(Contiguous { at, bytes })
     }
 
-    fn of_peer(&mut self, _region: Region, _segment: u16) -> Range<usize> {
+    fn of_peer(&mut self, _peer: u32, _region: Region, _segment: u16) -> Range<usize> {
         // No step reads what is not in a cell.
         0..0
     }

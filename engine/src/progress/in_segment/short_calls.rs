@@ -8,7 +8,7 @@
 //!    `short`), of this rank's slot, or of a slot of a peer whose flag was seen (invariants 1
 //!    to 3 of the segment).
 
-use super::{Begun, FAILED, Known, Lane, SegmentCalls, below};
+use super::{Begun, FAILED, Known, Lane, Last, Readers, SegmentCalls, below};
 use crate::exec::in_segment::{At, IN_ORDER, LEAST_TAKEN, copy_short};
 use crate::exec::inline::Room;
 use crate::exec::short::{Awaited, Memory, Move, Place, ShortCall};
@@ -37,8 +37,25 @@ pub struct Numbers {
     pub call: u32,
 }
 
+/// What all ranks of a call say with their flags.
+#[derive(Clone, Copy)]
+pub(super) struct Alike {
+    pub bytes: usize,
+    /// Turns count.
+    pub changes_hands: bool,
+}
+
+impl Alike {
+    fn of(short: &ShortCall) -> Alike {
+        Alike {
+            bytes: short.bytes,
+            changes_hands: short.changes_hands,
+        }
+    }
+}
+
 /// How far a peer is.
-enum Look {
+pub(super) enum Look {
     There,
     Late,
     Unusual,
@@ -46,12 +63,12 @@ enum Look {
 
 /// A call in flight, as its flags tell.
 #[derive(Clone, Copy)]
-struct InFlight {
-    call: u32,
-    set: usize,
-    turn: u16,
+pub(super) struct InFlight {
+    pub call: u32,
+    pub set: usize,
+    pub turn: u16,
     /// Of slots, where they change hands.
-    in_turn: u16,
+    pub in_turn: u16,
 }
 
 impl SegmentCalls {
@@ -84,7 +101,7 @@ impl Lane {
         }
         if let Some(before) = calls.last[set] {
             let mut looks = 0;
-            while let Some(peer) = self.not_past_before(before) {
+            while let Some(peer) = self.not_past_before(before.call) {
                 looks += 1;
                 if !wait(self, peer, looks) {
                     return Short::NotBegun;
@@ -114,7 +131,7 @@ impl Lane {
             }
         }
         if let Some(phase) = short.raised {
-            raise(short, at, phase, collective);
+            raise(Alike::of(short), at, phase, collective);
             self.port.links.wake_members();
         }
         // Peers have what they need: the call is counted now.
@@ -124,7 +141,10 @@ impl Lane {
         };
         let calls = &mut self.port.in_segment;
         let before = (calls.last, calls.turns);
-        calls.last[set] = Some(number);
+        calls.last[set] = Some(Last {
+            call: number,
+            of_neighbors: false,
+        });
         if short.changes_hands {
             calls.turns[set] = turn.wrapping_add(1);
         }
@@ -132,7 +152,7 @@ impl Lane {
         for peer in &*short.awaited {
             let mut looks = 0;
             loop {
-                match self.look(short, at, *peer) {
+                match self.look(Alike::of(short), at, *peer) {
                     Look::There => break,
                     Look::Late => {
                         looks += 1;
@@ -142,16 +162,16 @@ impl Lane {
                     }
                     Look::Unusual => {}
                 }
-                return self.left_to_steps(short, before, (numbers, taken));
+                return self.left_to_steps(short.changes_hands, before, (numbers, taken));
             }
             taken += 1;
         }
         let Some(collective) = self.port.links.opened_collective() else {
-            return self.left_to_steps(short, before, (numbers, taken));
+            return self.left_to_steps(short.changes_hands, before, (numbers, taken));
         };
         for step in &*short.behind {
             if !take(step, short, at, collective, room) {
-                return self.left_to_steps(short, before, (numbers, taken));
+                return self.left_to_steps(short.changes_hands, before, (numbers, taken));
             }
             taken += 1;
         }
@@ -166,15 +186,16 @@ impl Lane {
     #[cold]
     fn left_to_steps(
         &mut self,
-        short: &ShortCall,
-        (before, turns): ([Option<u32>; 2], [u16; 2]),
+        changes_hands: bool,
+        (before, turns): ([Option<Last>; 2], [u16; 2]),
         (numbers, taken): (Numbers, usize),
     ) -> Short {
         self.port.in_segment.begun.push(Begun {
             call: numbers.call,
             before,
             turns,
-            changes_hands: short.changes_hands,
+            changes_hands,
+            of_neighbors: false,
             over: 0,
             lent: false,
         });
@@ -187,7 +208,7 @@ impl Lane {
         let own = self.port.own;
         let peer = self.port.in_segment.not_known_past(own, before)?;
         let (of, call, segment) = (IN_ORDER, before, u16::MAX);
-        match self.not_past(At { of, call, segment }) {
+        match self.not_past(At { of, call, segment }, Readers::All) {
             Ok(peer) => peer,
             // For the steps to tell.
             Err(_) => Some(peer),
@@ -195,8 +216,8 @@ impl Lane {
     }
 
     /// Whether a peer's flag is raised.
-    #[inline]
-    fn look(&mut self, short: &ShortCall, at: InFlight, peer: Awaited) -> Look {
+    #[inline(always)]
+    pub(super) fn look(&mut self, all: Alike, at: InFlight, peer: Awaited) -> Look {
         let Awaited { from, phase } = peer;
         let Some(collective) = self.port.links.opened_collective() else {
             return Look::Unusual;
@@ -213,8 +234,8 @@ impl Lane {
         let Ok(said) = collective.said(from, at.set, at.call) else {
             return Look::Unusual;
         };
-        let alike = said.bytes == short.bytes as u64
-            && (!short.changes_hands || said.turn == at.turn)
+        let alike = said.bytes == all.bytes as u64
+            && (!all.changes_hands || said.turn == at.turn)
             && raised.progress != FAILED;
         let known = self.port.in_segment.peers.get_mut(from as usize);
         let Some(known) = known.filter(|_| alike) else {
@@ -232,10 +253,10 @@ impl Lane {
     }
 }
 
-#[inline]
-fn raise(short: &ShortCall, at: InFlight, phase: u16, collective: &Collective) {
+#[inline(always)]
+pub(super) fn raise(all: Alike, at: InFlight, phase: u16, collective: &Collective) {
     let said = Said {
-        bytes: short.bytes as u64,
+        bytes: all.bytes as u64,
         done: at.call,
         turn: at.turn,
     };

@@ -1,6 +1,7 @@
 //! Contributions that differ: blocks in cells, and messages.
 
 use super::*;
+use osier_collectives::{Neighbors, occurrence};
 use std::ops::Range;
 
 /// Bytes of the block from a rank to a rank.
@@ -42,7 +43,6 @@ fn play_blocks(
     seed: u64,
     faults: (Option<usize>, Option<(u32, usize)>),
 ) -> (Vec<(u32, Result<()>)>, bool, usize) {
-    let plan = Plan::new(call.clone(), Algorithm::OnePhase, 1).expect("for the call");
     let (size, root, operation) = (call.size, call.root, call.operation);
     let bytes_of = |from: u32, to: u32| lengths[from as usize][to as usize];
     // Whom a rank sends a block, and gets one from; the rest is empty.
@@ -72,6 +72,22 @@ fn play_blocks(
         });
         wanted.push(gets.collect::<Vec<_>>());
     }
+    play_these(call, &inputs, &wanted, seed, faults)
+}
+
+/// Blocks of a rank.
+type OfRank = Vec<Vec<u8>>;
+
+/// The same of what each rank has, and what it must get.
+fn play_these(
+    call: &Call,
+    inputs: &[OfRank],
+    wanted: &[OfRank],
+    seed: u64,
+    faults: (Option<usize>, Option<(u32, usize)>),
+) -> (Vec<(u32, Result<()>)>, bool, usize) {
+    let plan = Plan::new(call.clone(), Algorithm::OnePhase, 1).expect("for the call");
+    let size = call.size;
     let mut sends: Vec<Vec<u8>> = inputs.iter().map(|blocks| blocks.concat()).collect();
     let mut results: Vec<Vec<u8>> = wanted
         .iter()
@@ -204,4 +220,120 @@ fn counts_that_differ_are_errors() {
             assert!(kinds.contains(&kind(1)), "{:?}", ends[1].1);
         }
     }
+}
+
+/// Edges in and out of each rank, with several between the same two, and to itself.
+fn graph(size: u32, random: &mut Random) -> Neighbors {
+    let lists = || vec![Vec::new(); size as usize];
+    let (mut sources, mut destinations) = (lists(), lists());
+    for _ in 0..random.below(3 * size as usize) {
+        let [from, to] = [0, 0].map(|_: u32| random.below(size as usize) as u32);
+        sources[to as usize].push(from);
+        destinations[from as usize].push(to);
+    }
+    Neighbors {
+        sources,
+        destinations,
+        ..Neighbors::default()
+    }
+}
+
+/// Calls on neighborhoods, with what each rank has and must get: of all lengths, or of short ones.
+fn neighborhoods(short: bool) -> impl Iterator<Item = (Call, Vec<OfRank>, Vec<OfRank>)> {
+    let operations = [Operation::NeighborAllgather, Operation::NeighborAlltoall];
+    operations.into_iter().flat_map(move |operation| {
+        (2..6u32).flat_map(move |size| {
+            (0..8u64).map(move |seed| {
+                let mut random = Random(seed * 91 + u64::from(size));
+                let graph = graph(size, &mut random);
+                let block = |from: u32, to: u32, nth: u32| -> Vec<u8> {
+                    // Of an allgather, all get the same.
+                    let (to, nth) = match operation {
+                        Operation::NeighborAllgather => (0, 0),
+                        _ => (to, nth),
+                    };
+                    let mut random = Random(seed + u64::from(from * 100 + to * 10 + nth));
+                    random.below(2);
+                    let bytes = match random.below(if short { 3 } else { 6 }) {
+                        0 => random.below(30),
+                        1 => random.below(400),
+                        2 => random.below(4000),
+                        3 => 30_000 + random.below(3000),
+                        4 => 0,
+                        _ => 65_000 + random.below(2000),
+                    };
+                    (0..bytes).map(|at| byte(from, to + 5 * nth, at)).collect()
+                };
+                let (mut inputs, mut wanted) = (Vec::new(), Vec::new());
+                for rank in 0..size {
+                    let to = &graph.destinations[rank as usize];
+                    inputs.push(match operation {
+                        Operation::NeighborAllgather => vec![block(rank, 0, 0)],
+                        _ => (to.iter().enumerate())
+                            .map(|(at, to_rank)| block(rank, *to_rank, occurrence(to, at)))
+                            .collect(),
+                    });
+                    let from = &graph.sources[rank as usize];
+                    let gets = from.iter().enumerate();
+                    wanted.push(
+                        gets.map(|(at, source)| block(*source, rank, occurrence(from, at)))
+                            .collect(),
+                    );
+                }
+                let call = Call::new(operation, size).varying().on(Arc::new(graph));
+                (call, inputs, wanted)
+            })
+        })
+    })
+}
+
+#[test]
+fn blocks_of_neighbors_arrive() {
+    for (call, inputs, wanted) in neighborhoods(false) {
+        for seed in 0..8 {
+            let told = format!("{call:?} {seed}");
+            let (ends, right, left) = play_these(&call, &inputs, &wanted, seed, (None, None));
+            assert!(right && left == 0, "{told}: {left} left");
+            ends.into_iter().for_each(|(_, end)| end.expect(&told));
+        }
+    }
+}
+
+/// Whatever fails at a rank, its neighbors alone hear of it, and nothing is left.
+#[test]
+fn whatever_fails_is_told_to_neighbors() {
+    let (mut failed, mut fine) = (0, 0);
+    for (call, inputs, wanted) in neighborhoods(false) {
+        for fails_in in 0..12 {
+            let seed = fails_in as u64 * 13;
+            let told = format!("{call:?} {fails_in}");
+            let faults = (Some(fails_in), None);
+            let (ends, right, left) = play_these(&call, &inputs, &wanted, seed, faults);
+            assert!(right && left == 0, "{told}: {left} left");
+            failed += ends.iter().filter(|(_, end)| end.is_err()).count();
+            fine += ends.iter().filter(|(_, end)| end.is_ok()).count();
+        }
+    }
+    assert!(failed > 200 && fine > 500, "{failed} failed, {fine} fine");
+}
+
+/// A rank dies at any time: who receives nothing from it ends well.
+#[test]
+fn a_death_is_told_to_neighbors() {
+    let mut failed = 0;
+    // Short ones: the net of these tests has no deaths for messages.
+    for (call, inputs, wanted) in neighborhoods(true) {
+        for at in 0..30usize {
+            let dead = at as u32 % call.size;
+            let dies = (None, Some((dead, at)));
+            let (ends, right, _) = play_these(&call, &inputs, &wanted, at as u64 * 7, dies);
+            assert!(right, "{call:?} {at}");
+            for (rank, end) in ends {
+                let hears = call.sources(rank).contains(&dead);
+                assert!(end.is_ok() || hears, "{call:?} {at}: rank {rank} {end:?}");
+                failed += usize::from(end.is_err());
+            }
+        }
+    }
+    assert!(failed > 20, "{failed}");
 }

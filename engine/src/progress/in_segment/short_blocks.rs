@@ -1,0 +1,198 @@
+//! Short calls of contributions that differ, on the lane: see [`crate::exec::short::ShortBlocks`].
+//!
+//! As in [`super::short_calls`], a call is taken here where nothing else is in flight in the segment,
+//! and whatever is unusual is left to the steps of the program.
+
+use super::short_calls::{Alike, InFlight, Look, Numbers, Short, raise};
+use super::{Begun, Known, Lane, Last, Readers};
+use crate::exec::cells;
+use crate::exec::in_segment::Places;
+use crate::exec::in_segment::{At, IN_ORDER, Taken, copy_short};
+use crate::exec::inline::Blocks;
+use crate::exec::program::Action;
+use crate::exec::short::ShortBlocks;
+use osier_transports::shm::Done;
+
+/// What is said with the flags of such a call.
+const NOTHING: Alike = Alike {
+    bytes: 0,
+    changes_hands: false,
+};
+
+impl Lane {
+    /// Takes such a call. `wait` is as in [`Lane::run_short`].
+    #[inline]
+    pub fn run_short_blocks(
+        &mut self,
+        short: &ShortBlocks,
+        blocks: &mut Blocks<'_>,
+        mut wait: impl FnMut(&mut Lane, u32, u32) -> bool,
+    ) -> Short {
+        let number = self.executor.next_number();
+        let set = (number & 1) as usize;
+        let of_neighbors = short.program.of_neighbors;
+        let calls = &self.port.in_segment;
+        let alone = calls.begun.is_empty() && calls.lent.is_empty() && !calls.untold;
+        if !alone || calls.peers.len() != self.port.peers.len() {
+            return Short::NotBegun;
+        }
+        if let Some(before) = calls.last[set] {
+            let readers = match of_neighbors && before.of_neighbors {
+                true => Readers::Neighbors,
+                false => Readers::All,
+            };
+            let mut looks = 0;
+            while let Some(peer) = self.not_past_last(before.call, readers) {
+                looks += 1;
+                if !wait(self, peer, looks) {
+                    return Short::NotBegun;
+                }
+            }
+        }
+        let (turn, in_turn) = (self.port.in_segment.turns[set], 0);
+        let flags = InFlight {
+            call: number,
+            set,
+            turn,
+            in_turn,
+        };
+        let at = At {
+            of: IN_ORDER,
+            call: number,
+            segment: 0,
+        };
+        let Ok(Some(collective)) = self.port.links.collective(IN_ORDER) else {
+            return Short::NotBegun;
+        };
+        // Nothing goes beside the flag but what is put there.
+        if !matches!(collective.own_slot(set, 0, 0), Ok(Ok(_))) {
+            return Short::NotBegun;
+        }
+        for step in &short.program.actions[short.before.clone()] {
+            let Action::Put { data, cell } = *step else {
+                return Short::NotBegun;
+            };
+            if cells::put((data, cell), at, self, blocks).is_err() {
+                return Short::NotBegun;
+            }
+        }
+        if let Some(phase) = short.raised
+            && let Some(collective) = self.port.links.opened_collective()
+        {
+            raise(NOTHING, flags, phase, collective);
+            self.port.links.wake_members();
+        }
+        // Peers have what they need: the call is counted now.
+        let numbers = Numbers {
+            tags: self.executor.next_tags(),
+            call: number,
+        };
+        let calls = &mut self.port.in_segment;
+        let before = (calls.last, calls.turns);
+        calls.last[set] = Some(Last {
+            call: number,
+            of_neighbors,
+        });
+        let mut taken = short.behind.start - short.awaited.len();
+        for peer in &*short.awaited {
+            let mut looks = 0;
+            loop {
+                match self.look(NOTHING, flags, *peer) {
+                    Look::There => break,
+                    Look::Late => {
+                        looks += 1;
+                        if wait(self, peer.from, looks) {
+                            continue;
+                        }
+                    }
+                    Look::Unusual => {}
+                }
+                return self.blocks_are_left(of_neighbors, before, (numbers, taken));
+            }
+            taken += 1;
+        }
+        for step in &short.program.actions[short.behind.clone()] {
+            let done = match *step {
+                Action::Take { from, cell, into } => {
+                    let taken = cells::take((from, cell, into), at, self, blocks);
+                    matches!(taken, Taken::Done)
+                }
+                Action::Copy { from, to } => copied(blocks, (from, to)),
+                _ => false,
+            };
+            if !done {
+                // It takes the step again.
+                return self.blocks_are_left(of_neighbors, before, (numbers, taken));
+            }
+            taken += 1;
+        }
+        if let Some(collective) = self.port.links.opened_collective() {
+            collective.set_done(Done {
+                call: number.wrapping_add(1),
+                segments: 0,
+            });
+            self.port.links.wake_members();
+        }
+        Short::Done
+    }
+
+    #[cold]
+    fn blocks_are_left(
+        &mut self,
+        of_neighbors: bool,
+        (before, turns): ([Option<Last>; 2], [u16; 2]),
+        (numbers, taken): (Numbers, usize),
+    ) -> Short {
+        self.port.in_segment.begun.push(Begun {
+            call: numbers.call,
+            before,
+            turns,
+            changes_hands: false,
+            of_neighbors,
+            over: 0,
+            lent: false,
+        });
+        Short::Taken(numbers, taken)
+    }
+
+    /// The first of these peers for which a call is not over, as far as is known or seen.
+    #[inline]
+    fn not_past_last(&mut self, call: u32, readers: Readers) -> Option<u32> {
+        let past = |known: &Known| known.done.is_some_and(|done| super::below(call, done.call));
+        let (own, known) = (self.port.own, &self.port.in_segment.peers);
+        let late = match readers {
+            Readers::All => {
+                let mut all = (0..).zip(known);
+                all.find(|(peer, known)| *peer != own && !past(known))
+                    .map(|(peer, _)| peer)
+            }
+            Readers::Neighbors => {
+                let mut all = self.port.sends_to.iter().copied();
+                all.find(|peer| !past(&known[*peer as usize]))
+            }
+        }?;
+        let (of, segment) = (IN_ORDER, u16::MAX);
+        match self.not_past(At { of, call, segment }, readers) {
+            Ok(peer) => peer,
+            // For the steps to tell.
+            Err(_) => Some(late),
+        }
+    }
+}
+
+/// Copies a block within the rank; false: lengths differ.
+#[inline]
+fn copied(
+    blocks: &mut Blocks<'_>,
+    (from, to): (osier_collectives::Region, osier_collectives::Region),
+) -> bool {
+    let (Some(from), Some(to)) = (blocks.contiguous(from, 0), blocks.contiguous(to, 0)) else {
+        return false;
+    };
+    if from.bytes != to.bytes {
+        return false;
+    }
+    // SAFETY: invariant 2 of `exec::in_segment`: as many bytes each, of the call's own.
+    unsafe { copy_short(from.at, to.at, from.bytes) };
+    true
+}
