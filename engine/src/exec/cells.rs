@@ -234,7 +234,7 @@ unsafe fn read(memory: &PeerMemory, from: usize, to: *mut u8, bytes: usize) -> R
             unsafe { in_segment::copy_short(start.wrapping_add(from), to, bytes) };
             Ok(())
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 1: by the caller's contract.
         None => Ok(unsafe { memory.read(from, to, bytes) }?),
     }
 }
