@@ -18,7 +18,7 @@ pub struct Neighbors {
     pub cells: Option<Vec<CellOf>>,
 }
 
-/// A cell, of so many of its slot.
+/// A cell, and the number of cells of its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellOf {
     /// Which.

@@ -242,7 +242,7 @@ impl Table {
         Ok(())
     }
 
-    /// Adds a plan in so many segments, if it is new and can be; what it loses.
+    /// Adds a plan in this number of segments, if it is new and can be; what it loses.
     fn cut(
         &mut self,
         plan: &Plan,
@@ -329,7 +329,7 @@ impl Table {
     }
 }
 
-/// Plays plans in all states, no more than about so many instances of steps.
+/// Plays plans in all states; `left` bounds the instances of steps.
 struct Players<'a> {
     sizes: &'a Sizes,
     states: &'a [&'a Machine],

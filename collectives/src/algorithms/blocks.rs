@@ -80,7 +80,7 @@ pub(crate) fn of_places(size: u32, places: &[Vec<u32>]) -> Vec<u32> {
     found
 }
 
-/// From so many ranks on, blocks may pay within one part of the machine, too.
+/// Number of ranks from which on blocks may pay within one part of the machine, too.
 const MANY: u32 = 16;
 
 /// The blocks around a rank.
@@ -106,7 +106,7 @@ impl Levels {
         }
     }
 
-    /// The first rank of a block of so many leaves.
+    /// The first rank of the block of a leaf, by the block's leaves.
     fn first(&self, leaf: u32, width: u32) -> u32 {
         let start = leaf / width * width;
         let ranks = self.fold.first(start)..self.fold.first(start + width);

@@ -188,7 +188,7 @@ pub(super) fn longest_slot(shares: impl Iterator<Item = usize>) -> usize {
 }
 
 /// Where `count` shares from the `first` on lie in a rank's slot, which begins with the share of the
-/// rank behind it; `bytes` has those of a rank, or of one so many ranks further.
+/// rank behind it; `bytes` has those of a rank, or of one that is a number of ranks further.
 #[inline]
 pub(super) fn shares_behind(
     rank: usize,

@@ -104,7 +104,7 @@ impl Trial {
         self.rest == 0 && !self.tried.are_enough()
     }
 
-    /// A run of so many messages took this; it tried the way that is not taken, or did not.
+    /// A run of this number of messages took this time for a byte; it tried the way that is not taken, or did not.
     fn took(&mut self, tried: bool, messages: u32, ps_per_byte: u64) {
         if self.rest > 0 {
             self.rest = self.rest.saturating_sub(messages);
@@ -119,7 +119,7 @@ impl Trial {
         }
     }
 
-    /// A run of so many messages that says nothing.
+    /// A run of this number of messages says nothing.
     fn spoiled(&mut self, messages: u32) {
         self.rest = self.rest.saturating_sub(messages);
     }
@@ -244,8 +244,8 @@ impl Trials {
 mod tests {
     use super::*;
 
-    /// Runs of so many messages that take these times for the table's way and the other one,
-    /// in ps for a byte, until so many messages have gone: how many went the other way.
+    /// Runs of `each` messages that take these times for the table's way and the other one, in
+    /// ps for a byte, until `messages` have gone: how many went the other way.
     fn played(trial: &mut Trial, each: u32, messages: u32, ps: [u64; 2]) -> u32 {
         let mut other = 0;
         for number in 0..messages / each {

@@ -22,7 +22,7 @@
 //! 3. All that wait name `envelope`, whose source is another rank, and memory of the host in
 //!    order, which belongs to the receive (invariant 1 of the view).
 //! 4. While an entry waits, nobody checks or records, and no peer is known to have ended:
-//!    whoever changes that settles the window first.
+//!    what changes that settles the window first.
 
 use super::lane::Lane;
 use super::op::{Op, Outcome, Posted, Protocol};
@@ -408,7 +408,7 @@ impl Default for PostedReceives {
 /// What came of a receive.
 #[derive(Clone, Copy, Debug)]
 pub enum Begun {
-    /// Received so many bytes.
+    /// Received this number of bytes.
     Received(usize),
     /// Posted.
     Posted(Handle),

@@ -606,7 +606,7 @@ fn play_plan(
     (ends, left)
 }
 
-/// The same of these programs; of messages, receives get pieces of at most so many bytes, if it
+/// The same of these programs; of messages, receives get pieces of at most that number of bytes, if it
 /// is not 0, some of which come once more. And the combinations of operands as they came.
 fn play_programs(
     plan: &Plan,

@@ -36,7 +36,7 @@ fn acts() -> impl Strategy<Value = Act> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Is {
     Waiting,
-    /// A message of so many bytes has met it.
+    /// A message of this number of bytes has met it.
     Met(usize),
 }
 

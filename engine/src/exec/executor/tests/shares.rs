@@ -75,7 +75,7 @@ fn shares_that_differ_are_combined() {
     }
 }
 
-/// Whatever fails, and whoever dies: all others end, with their sums or an error.
+/// Whatever fails, and whichever rank dies: all others end, with their sums or an error.
 #[test]
 fn failures_and_deaths_end_every_run_of_shares() {
     let (mut failed, mut fine) = (0, 0);
