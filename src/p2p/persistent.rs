@@ -280,7 +280,7 @@ pub struct Persistent<B: OwnedBuffer> {
     plan: Plan,
     buffer: Option<B>,
     view: fn(&mut B) -> RawView,
-    /// What it says, until the buffer may have been exchanged.
+    /// What it says, of memory of the host, until the buffer may have been exchanged.
     prepared: Option<RawView>,
 }
 
@@ -312,11 +312,20 @@ impl<B: OwnedBuffer> Persistent<B> {
         if self.transfer.is_active() {
             return Err(started_twice());
         }
+        let of_device;
         let view = match &self.prepared {
             Some(view) => view,
             None => {
                 let buffer = self.buffer.as_mut().ok_or_else(buffer_in_use)?;
-                self.prepared.insert((self.view)(buffer))
+                let view = (self.view)(buffer);
+                // A device's says behind what its stream has by now: each start anew.
+                match view.as_device() {
+                    Some(_) => {
+                        of_device = view;
+                        &of_device
+                    }
+                    None => self.prepared.insert(view),
+                }
             }
         };
         let posted = self.plan.post(self.transfer.communicator(), view)?;
