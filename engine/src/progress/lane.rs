@@ -90,7 +90,7 @@ const SPARE_BYTES: usize = 4096;
 /// caller from its own end,
 const HANDLED_AT_ONCE: usize = 64;
 /// and where sends wait for room, which a peer makes that waits for ours.
-const HANDLED_BETWEEN_POSTS: usize = 8;
+pub(super) const HANDLED_BETWEEN_POSTS: usize = 8;
 
 /// Empty polls after which a caller that never sleeps checks for peers that
 /// have dropped the communicator.

@@ -12,7 +12,7 @@
 use super::arrival::{Arrival, Arrived, Rts};
 use super::closing::is_internal;
 use super::failures::ended;
-use super::lane::{Lane, Matched};
+use super::lane::{HANDLED_BETWEEN_POSTS, Lane, Matched};
 use super::op::{Op, Outcome, Posted, Protocol};
 use super::peer::Target;
 use super::port::describe;
@@ -168,7 +168,12 @@ impl Lane {
     #[inline]
     pub fn take_served(&mut self, handle: u32) -> Option<Result<Outcome>> {
         if !self.port.is_done(handle) && self.is_plain() {
-            for _ in 0..SERVED_AT_ONCE {
+            // A peer whose messages these are may wait for room, as sends of this rank do.
+            let at_once = match self.port.busy.is_empty() {
+                true => SERVED_AT_ONCE,
+                false => HANDLED_BETWEEN_POSTS,
+            };
+            for _ in 0..at_once {
                 if !self.serve_first() || self.port.is_done(handle) {
                     break;
                 }

@@ -586,8 +586,8 @@ impl ShmEndpoint {
     }
 
     /// Takes the next message of a peer, if it is of this kind and argument,
-    /// without aux, and has at most `room` bytes: `copy` reads bytes from an address on to
-    /// their place in the message.
+    /// without aux, of at most `room` bytes, and lies in the mailbox or in one cell, or
+    /// comes in parts: `copy` reads bytes from an address on to their place in the message.
     /// Returns its bytes. `None` says nothing: what is there may need [`Endpoint::poll`].
     #[inline(always)]
     pub fn take_next(
@@ -614,7 +614,7 @@ impl ShmEndpoint {
             Some(bytes) => bytes,
             None => {
                 let short = rx.ring.peek_short(kind, argument);
-                if short.is_none() && !rx.ring.has_long() {
+                if short.is_none() && !rx.ring.has_parts() {
                     return None;
                 }
                 // After the ring: a message in it is younger than one that
@@ -629,7 +629,7 @@ impl ShmEndpoint {
                         copy(0, (&raw const data).cast(), bytes);
                         (bytes, rx.ring.pass())
                     }
-                    None => rx.ring.take_long(kind, argument, room, &mut copy)?,
+                    None => rx.ring.take_parts(kind, argument, room, &mut copy)?,
                 };
                 if more_room {
                     self.room_made(peer);

@@ -60,7 +60,6 @@
 
 mod ahead;
 pub(super) mod parts;
-mod whole;
 
 use self::ahead::Ahead;
 use super::seal;

@@ -165,6 +165,14 @@ impl Consumer {
         }
     }
 
+    /// Whether the next cell may be a message in parts.
+    #[inline]
+    pub fn has_parts(&self) -> bool {
+        // SAFETY: invariant 7 of `ring`, by the contract of `new`.
+        let cell = unsafe { self.memory.cell(self.next) };
+        (cell.word.load(Ordering::Relaxed) >> 24) as u8 == PARTS
+    }
+
     /// Takes the message in the next cell, if it comes in parts, is of this kind and argument,
     /// without aux, and has at most `room` bytes: `copy` reads bytes from an address on to
     /// their place in the message. Its bytes, and whether the producer has more room now.
