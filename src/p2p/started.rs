@@ -44,7 +44,7 @@ impl Communicator {
     ///
     /// # Safety
     /// The memory stays, and nothing else uses it, until [`Communicator::end_receive`] has
-    /// returned for the handle, or the request of [`Communicator::adopt_receive`] is over.
+    /// returned for the handle, or the request of [`Communicator::adopt_receive`] is complete.
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]

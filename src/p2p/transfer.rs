@@ -60,7 +60,7 @@ impl Transfer {
         self.state = State::Pending(handle);
     }
 
-    /// Begins one that is over.
+    /// Begins a transfer that is complete already.
     #[inline(always)]
     pub fn begin_done(&mut self, peer: u32, tag: u32, bytes: usize) {
         self.state = State::Done(Ok(Status::new(peer as usize, tag, bytes)));

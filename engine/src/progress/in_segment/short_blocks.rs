@@ -4,7 +4,7 @@
 //! and whatever is unusual is left to the steps of the program.
 
 use super::short_calls::{Alike, InFlight, Look, Numbers, Short, raise};
-use super::{Begun, Known, Lane, Last, Readers};
+use super::{Known, Lane, Last, Readers};
 use crate::exec::cells;
 use crate::exec::in_segment::Places;
 use crate::exec::in_segment::{At, IN_ORDER, Taken, copy_short};
@@ -107,7 +107,7 @@ impl Lane {
                     }
                     Look::Unusual => {}
                 }
-                return self.blocks_are_left(of_neighbors, before, (numbers, taken));
+                return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
             }
             taken += 1;
         }
@@ -122,7 +122,7 @@ impl Lane {
             };
             if !done {
                 // It takes the step again.
-                return self.blocks_are_left(of_neighbors, before, (numbers, taken));
+                return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
             }
             taken += 1;
         }
@@ -134,25 +134,6 @@ impl Lane {
             self.port.links.wake_members();
         }
         Short::Done
-    }
-
-    #[cold]
-    fn blocks_are_left(
-        &mut self,
-        of_neighbors: bool,
-        (before, turns): ([Option<Last>; 2], [u16; 2]),
-        (numbers, taken): (Numbers, usize),
-    ) -> Short {
-        self.port.in_segment.begun.push(Begun {
-            call: numbers.call,
-            before,
-            turns,
-            changes_hands: false,
-            of_neighbors,
-            over: 0,
-            lent: false,
-        });
-        Short::Taken(numbers, taken)
     }
 
     /// The first of these peers for which a call is not over, as far as is known or seen.

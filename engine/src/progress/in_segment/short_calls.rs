@@ -162,16 +162,16 @@ impl Lane {
                     }
                     Look::Unusual => {}
                 }
-                return self.left_to_steps(short.changes_hands, before, (numbers, taken));
+                return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
             }
             taken += 1;
         }
         let Some(collective) = self.port.links.opened_collective() else {
-            return self.left_to_steps(short.changes_hands, before, (numbers, taken));
+            return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
         };
         for step in &*short.behind {
             if !take(step, short, at, collective, room) {
-                return self.left_to_steps(short.changes_hands, before, (numbers, taken));
+                return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
             }
             taken += 1;
         }
@@ -183,10 +183,12 @@ impl Lane {
         Short::Done
     }
 
+    /// Leaves a call to the steps of its program, behind what was taken of it; whether its slots
+    /// change hands, and whether it is one of neighbors.
     #[cold]
-    fn left_to_steps(
+    pub(super) fn left_to_steps(
         &mut self,
-        changes_hands: bool,
+        (changes_hands, of_neighbors): (bool, bool),
         (before, turns): ([Option<Last>; 2], [u16; 2]),
         (numbers, taken): (Numbers, usize),
     ) -> Short {
@@ -195,7 +197,7 @@ impl Lane {
             before,
             turns,
             changes_hands,
-            of_neighbors: false,
+            of_neighbors,
             over: 0,
             lent: false,
         });
