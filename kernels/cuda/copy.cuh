@@ -50,7 +50,7 @@ template <int W> static __device__ __forceinline__ osier_u32 osier_copy_maps(
     typedef typename osier_word<W>::type word;
     const int MANY = 8 / W;
     const osier_maps<W> from = {plan.from.nest, reads}, to = {plan.to.nest, writes};
-    const osier_by_map<W> sources = {from}, targets = {to};
+    const osier_by_map<W, MANY> sources = {from}, targets = {to};
     const osier_u32 whole = words / MANY * MANY;
     for (osier_u32 number = lane * MANY; number < whole; number += MANY * OSIER_LANES) {
         word moved[MANY];

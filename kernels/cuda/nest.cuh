@@ -2,7 +2,7 @@
 // over a list of runs of any length.
 //
 // The packed stream is cut into words of one width, whatever the runs are. A warp
-// takes a chunk of 512 bytes to 4 KiB of them and asks once where its first word is;
+// takes a chunk of 512 bytes to 2 KiB of them and asks once where its first word is;
 // the answer, a segment, holds for as many words as share it: those of a run, or of
 // the cores in a row. All lanes ask and get the same, so nothing is exchanged between
 // them. Inside of a segment a word costs an addition, a division by multiplication, or
@@ -322,17 +322,17 @@ template <int W> struct osier_anywhere {
     }
 };
 
-// Where the words of 8 packed bytes are, if they are asked for one by one.
-template <int W, class P> struct osier_one_by_one {
+// Where MANY neighboring words are, if they are asked for one by one.
+template <int MANY, class P> struct osier_one_by_one {
     const P& segment;
     __device__ __forceinline__ void find(osier_u32 number, osier_u8** places) const {
 #pragma unroll
-        for (int k = 0; k < 8 / W; k++) places[k] = segment.at(number + k);
+        for (int k = 0; k < MANY; k++) places[k] = segment.at(number + k);
     }
 };
 
 // The same by a map: one division for all of them.
-template <int W> struct osier_by_map {
+template <int W, int MANY> struct osier_by_map {
     const osier_maps<W>& maps;
     __device__ __forceinline__ void find(osier_u32 number, osier_u8** places) const {
         const osier_nest& nest = maps.nest;
@@ -342,18 +342,18 @@ template <int W> struct osier_by_map {
         const osier_u32 inside = word - before * (osier_u32)nest.core.value;
         if (nest.map_shift) {
 #pragma unroll
-            for (int k = 0; k < 8 / W; k++) places[k] = start + osier_mapped<W>(nest, inside + k);
+            for (int k = 0; k < MANY; k++) places[k] = start + osier_mapped<W>(nest, inside + k);
         } else {
             const osier_i32* const map = nest.map + inside;
 #pragma unroll
-            for (int k = 0; k < 8 / W; k++) places[k] = start + map[k];
+            for (int k = 0; k < MANY; k++) places[k] = start + map[k];
         }
     }
 };
 
-// The same in rows of blocks at a stride, none shorter than 8 bytes: one end of a block
+// The same in rows of blocks at a stride, none shorter than MANY words: one end of a block
 // at most lies between the words.
-template <int W> struct osier_by_rows {
+template <int W, int MANY> struct osier_by_rows {
     const osier_rows<W>& rows;
     __device__ __forceinline__ void find(osier_u32 number, osier_u8** places) const {
         const osier_nest& nest = rows.nest;
@@ -366,7 +366,7 @@ template <int W> struct osier_by_rows {
         osier_u8* const next = osier_kept(start + stride - (osier_i64)core * W);
         const osier_u32 left = core - inside;
 #pragma unroll
-        for (int k = 0; k < 8 / W; k++) places[k] = ((osier_u32)k < left ? start : next) + k * W;
+        for (int k = 0; k < MANY; k++) places[k] = ((osier_u32)k < left ? start : next) + k * W;
     }
 };
 
@@ -416,12 +416,12 @@ template <int W, int MANY, int APART> static __device__ __forceinline__ void osi
         for (int k = 0; k < MANY; k++) places[k] = segment.base + (osier_u64)(number + k * APART) * W;
     } else if (segment.kind & OSIER_ROWS) {
         const osier_rows<W> rows = {nest, segment};
-        const osier_by_rows<W> groups = {rows};
+        const osier_by_rows<W, MANY> groups = {rows};
         if (group && nest.core.value >= MANY) groups.find(number, places);
         else osier_find_each<W, MANY, APART>(rows, number, words, places);
     } else if (segment.kind & OSIER_MAP) {
         const osier_maps<W> maps = {nest, segment};
-        const osier_by_map<W> groups = {maps};
+        const osier_by_map<W, MANY> groups = {maps};
         if (group) groups.find(number, places);
         else osier_find_each<W, MANY, APART>(maps, number, words, places);
     } else if (segment.kind & OSIER_LIST) {

@@ -4,15 +4,17 @@
 
 const osier_u32 OSIER_LANES = 32;
 
-// Words that both addresses suit: four of a lane under way.
+// Words that both addresses suit: four of a lane under way, of 16 bytes two.
 template <int W> static __device__ __forceinline__ void osier_copy_words(
     osier_u8* to, const osier_u8* from, osier_u32 words, osier_u32 lane
 ) {
     typedef typename osier_word<W>::type word;
-    const int ITEMS = 4;
+    const int ITEMS = W == 16 ? 2 : 4;
     osier_u32 at = lane;
     to += (osier_u64)lane * W;
     from += (osier_u64)lane * W;
+    // The compiler's own unrolling costs the registers of two more resident blocks.
+#pragma unroll 1
     for (; at + (ITEMS - 1) * OSIER_LANES < words; at += ITEMS * OSIER_LANES) {
         word moved[ITEMS];
 #pragma unroll

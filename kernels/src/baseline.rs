@@ -169,7 +169,7 @@ impl Runs {
         ];
         let threads = argument.words.div_ceil(argument.sample);
         if self.bytes > 0 {
-            let grid = grid(stream, threads.div_ceil(u64::from(THREADS)));
+            let grid = grid(threads.div_ceil(u64::from(THREADS)));
             // SAFETY: the argument of this kernel; runs were checked against both
             // buffers, which live until the event noted below has passed.
             unsafe { launch(stream, NAMES[width as usize], grid, THREADS, &argument) }?;
@@ -243,7 +243,7 @@ impl Runs {
             // SAFETY: the argument of this kernel; units are pieces of the runs, which
             // were checked against both buffers, and these live until the event noted
             // below has passed.
-            unsafe { launch(stream, name, grid(stream, warps), THREADS, &argument) }?;
+            unsafe { launch(stream, name, grid(warps), THREADS, &argument) }?;
         }
         end(stream, from, to, [units.list.memory()])
     }
@@ -397,7 +397,7 @@ impl Sectors {
             share: self.share(bytes),
         };
         if count > 0 {
-            let grid = grid(stream, (2 * count).div_ceil(GROUP));
+            let grid = grid((2 * count).div_ceil(GROUP));
             // SAFETY: the argument of this kernel; sectors and room were checked, and
             // both buffers live until the event noted below has passed.
             unsafe { launch(stream, "osier_baseline_gather", grid, THREADS, &argument) }?;
@@ -423,9 +423,9 @@ fn check_room(bytes: u64, to: &DeviceSlice<u8>) -> Result<()> {
     Ok(())
 }
 
-/// As many thread blocks as are wanted, and no more than run at once.
-fn grid(stream: &Stream, wanted: u64) -> u32 {
-    wanted.clamp(1, u64::from(stream.context().multiprocessors()) * 8) as u32
+/// Thread blocks for so many pieces of work, as launches of packs have them.
+fn grid(wanted: u64) -> u32 {
+    wanted.clamp(1, 1 << 24) as u32
 }
 
 fn begin(

@@ -18,7 +18,7 @@
 
 use crate::copy::note_behind;
 use crate::error::Result;
-use crate::launch::{Last, launch_telling};
+use crate::launch::{Grid, Last, launch_telling};
 use crate::memory::Memory;
 use crate::stream::{Event, Stream};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Ending<'_> {
         blocks <= ROUNDS && self.stream.completion().is_some()
     }
 
-    /// Queues a kernel: `blocks` have work to do, and `grid` are wanted.
+    /// Queues a kernel.
     ///
     /// # Safety
     /// As [`launch`](crate::launch::launch); the kernel takes a word.
@@ -54,15 +54,16 @@ impl Ending<'_> {
     pub unsafe fn launch<A: Copy>(
         &mut self,
         name: &'static str,
-        (blocks, grid): (u64, u32),
+        grid: Grid,
         argument: &A,
     ) -> Result<()> {
         self.told = None;
         let stream = self.stream;
         match stream.completion() {
-            Some(completion) if grid == 1 || self.tells(blocks) => {
+            Some(completion) if grid.blocks == 1 || self.tells(grid.useful) => {
                 // SAFETY: the caller's contract; words stay as long as the process.
-                let launch = |last| unsafe { launch_telling(stream, name, 1, argument, last) };
+                let launch =
+                    |last| unsafe { launch_telling(stream, name, Grid::ONE, argument, last) };
                 let number = completion.told_by(launch)?;
                 self.told = Some(Event::told(stream, number));
                 Ok(())

@@ -16,6 +16,7 @@ use crate::copy::note;
 use crate::device::Context;
 use crate::ending::Ending;
 use crate::error::{DeviceError, Result};
+use crate::launch::Grid;
 use crate::memory::Memory;
 use crate::plan::arguments::{Argument, Launch};
 use crate::plan::transfer::{PlacedPlan, Transfer, TransferArgument};
@@ -403,7 +404,8 @@ impl Packer {
             let Some(planned) = Transfer::new(reads, writes, bytes) else {
                 return Ok(());
             };
-            let blocks = (planned.blocks, self.grid(planned.blocks, blocks));
+            let mut blocks = self.grid(planned.blocks, blocks);
+            blocks.resident = matches!(planned.argument, TransferArgument::Layouts(_));
             let width = index(planned.width);
             match &planned.argument {
                 TransferArgument::Layouts(argument) => {
@@ -559,7 +561,8 @@ impl Packer {
                 planned = run;
             }
         }
-        let blocks = (planned.blocks, self.grid(planned.blocks, blocks));
+        let mut blocks = self.grid(planned.blocks, blocks);
+        blocks.resident = matches!(planned.argument, Argument::General(_));
         let name = kernel(pack, &planned.argument, planned.width);
         match &planned.argument {
             Argument::Contiguous { offset, bytes } => {
@@ -580,6 +583,10 @@ impl Packer {
                 let argument = if pack { *argument } else { argument.reversed() };
                 // SAFETY: as said above; the kernel of this argument.
                 unsafe { ending.launch(name, blocks, &argument) }
+            }
+            Argument::Runs(argument) => {
+                // SAFETY: as said above; the kernel of this argument.
+                unsafe { ending.launch(name, blocks, argument) }
             }
             Argument::General(argument) => {
                 // SAFETY: as said above; the kernel of this argument.
@@ -611,16 +618,20 @@ impl Packer {
         })
     }
 
-    /// Thread blocks of a launch: as many as have work, or fill the device, or
-    /// were asked for; no more than the device has for packing.
-    pub(crate) fn grid(&self, useful: u64, asked: Option<u32>) -> u32 {
+    /// Thread blocks of a launch: as many as have work, or were asked for; no more than the
+    /// device has for packing.
+    pub(crate) fn grid(&self, useful: u64, asked: Option<u32>) -> Grid {
         let most = self.context.packing_blocks();
-        let limit = match (asked, self.context.packing_limit()) {
-            (Some(blocks), Some(limit)) => blocks.clamp(1, limit),
-            (Some(blocks), None) => blocks.max(1),
-            (None, _) => most,
+        let limit = match self.context.packing_limit() {
+            Some(limit) => asked.unwrap_or(limit).min(limit),
+            // A caller that asks for the whole device: a block for each piece of work.
+            None => asked.filter(|&blocks| blocks < most).unwrap_or(MOST_BLOCKS),
         };
-        useful.min(u64::from(limit)).clamp(1, 1 << 20) as u32
+        Grid {
+            useful,
+            blocks: useful.clamp(1, limit.max(1).into()) as u32,
+            resident: false,
+        }
     }
 
     /// Bytes of lists that are kept on the device.
@@ -640,6 +651,9 @@ macro_rules! widths {
         ]
     };
 }
+
+/// Of one launch; blocks go on where there is more work.
+const MOST_BLOCKS: u32 = 1 << 24;
 
 /// From layout to layout, by width.
 const COPY: [&str; 5] = widths!("osier_copy");
@@ -675,11 +689,25 @@ fn kernel(pack: bool, argument: &Argument, width: usize) -> &'static str {
         widths!("osier_unpack_general"),
         widths!("osier_pack_general"),
     ];
+    const RUNS: [[&str; 3]; 2] = [
+        [
+            "osier_unpack_runs_w4",
+            "osier_unpack_runs_w8",
+            "osier_unpack_runs_w16",
+        ],
+        [
+            "osier_pack_runs_w4",
+            "osier_pack_runs_w8",
+            "osier_pack_runs_w16",
+        ],
+    ];
     let (way, width) = (usize::from(pack), index(width));
     match argument {
         Argument::Contiguous { .. } => "",
         Argument::Strided(levels, _) => STRIDED[way][levels - 1][width],
         Argument::Transposed(_) => TRANSPOSE[width],
+        // Of words that need no shifts.
+        Argument::Runs(_) => RUNS[way][width.saturating_sub(2)],
         Argument::General(_) => GENERAL[way][width],
     }
 }
@@ -691,11 +719,12 @@ mod tests {
     /// Every name that may be asked for is written in a source.
     #[test]
     fn kernels_exist() {
-        use crate::plan::arguments::{General, Strided};
+        use crate::plan::arguments::{General, Runs, Strided};
         use crate::plan::transpose::Transpose;
         let ptx = crate::ptx::all();
         let mut arguments = vec![
             Argument::Transposed(Transpose::default()),
+            Argument::Runs(Runs::default()),
             Argument::General(General::default()),
         ];
         arguments.extend((1..=4).map(|levels| Argument::Strided(levels, Strided::default())));

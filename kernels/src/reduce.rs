@@ -247,7 +247,7 @@ impl Packer {
             launch_function(
                 stream,
                 kernel.kernel.function,
-                grid,
+                grid.blocks,
                 THREADS,
                 &mut arguments,
             )
@@ -310,7 +310,8 @@ impl Packer {
         let Some(planned) = Reduction::new(operator, element, right, left, bytes)? else {
             return Ok(());
         };
-        let blocks = (planned.blocks, self.grid(planned.blocks, blocks));
+        let mut blocks = self.grid(planned.blocks, blocks);
+        blocks.resident = true;
         // SAFETY: the kernel of this argument; its memory was checked and lives
         // until the event that the caller notes has passed.
         unsafe { ending.launch(planned.kernel, blocks, &planned.argument) }

@@ -147,6 +147,7 @@ fn kernel(pack: bool, launch: &Launch) -> Option<(String, Vec<u8>)> {
             let a = if pack { *a } else { a.reversed() };
             (format!("osier_transpose_w{width}"), bytes_of(&a).to_vec())
         }
+        Argument::Runs(a) => (format!("osier_{way}_runs_w{width}"), bytes_of(a).to_vec()),
         Argument::General(a) => (
             format!("osier_{way}_general_w{width}"),
             bytes_of(a).to_vec(),

@@ -172,6 +172,7 @@ fn wide(made: &Made, range: &Range<usize>) -> (bool, bool, bool) {
             let [offsets, before, words] = wide.map(|wide| wide != 0);
             (offsets, before, words)
         }
+        Argument::Runs(runs) => (runs.list.wide_offsets != 0, false, false),
         Argument::Strided(_, strided) => (false, false, strided.range.wide != 0),
         Argument::Transposed(_) | Argument::Contiguous { .. } => (false, false, false),
     }

@@ -21,7 +21,7 @@ pub const WORDS_PER_THREAD: u64 = 4;
 
 /// Bytes that a warp takes at once: fewer of small messages, so that all warps of a
 /// device have some.
-const CHUNK: [u64; 2] = [512, 4096];
+const CHUNK: [u64; 2] = [512, 2048];
 const CHUNKS: u64 = 8192;
 
 /// Runs of so many bytes are found one by one, others word by word.
@@ -102,6 +102,14 @@ pub struct Span {
     pub wide: u32,
     /// Words that a warp takes at once.
     pub chunk: u32,
+}
+
+impl Span {
+    /// Chunks of its whole words of `width` bytes, of which there are fewer than 2^32.
+    fn chunks(&self, width: u64) -> u32 {
+        let words = (self.end / width).saturating_sub(self.start.div_ceil(width));
+        words.div_ceil(self.chunk.into()) as u32
+    }
 }
 
 /// `osier_level`.
@@ -196,6 +204,20 @@ pub struct General {
     pub nest: Nest,
 }
 
+/// `osier_runs`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Runs {
+    /// What to move.
+    pub range: Span,
+    /// Where the runs are.
+    pub list: GeneralList,
+    /// Chunks of the range.
+    pub chunks: u32,
+    /// Nothing.
+    pub unused: u32,
+}
+
 /// The argument of one launch; lives on the stack until the driver has copied
 /// it, so a box would cost more than the room.
 #[allow(clippy::large_enum_variant)]
@@ -212,6 +234,8 @@ pub enum Argument {
     Strided(usize, Strided),
     /// For the tile kernel, as it packs.
     Transposed(Transpose),
+    /// For the kernel of long listed runs.
+    Runs(Runs),
     /// For the general kernel.
     General(General),
 }
@@ -516,6 +540,18 @@ impl Plan {
         }
         let count = words(range.end).saturating_sub(words(range.start)).max(1);
         let blocks = count.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD);
+        if let Some(list) = self.long_runs(width, &span, tables) {
+            return Some(Launch {
+                argument: Argument::Runs(Runs {
+                    range: span,
+                    list,
+                    chunks: span.chunks(width as u64),
+                    unused: 0,
+                }),
+                width,
+                blocks: chunks,
+            });
+        }
         let argument = match self.shape() {
             Shape::Contiguous => Argument::Contiguous {
                 offset: range.start,
@@ -537,6 +573,26 @@ impl Plan {
             argument,
             width,
             blocks,
+        })
+    }
+
+    /// The list, if there is nothing around it and its runs are long ones of words that
+    /// need no shifts: for the kernel of such runs, whose packed bytes have 32 bits.
+    fn long_runs(
+        &self,
+        width: usize,
+        span: &Span,
+        (tables, at): (&Tables, u64),
+    ) -> Option<GeneralList> {
+        let list = tables.list.filter(|list| list.wide_before == 0)?;
+        let long = self.core_bytes / u64::from(list.runs.max(1)) >= LONG;
+        let plain = self.dimensions.is_empty() && self.boxes.is_empty() && tables.map.is_none();
+        let fits = width > 2 && span.end <= u64::from(u32::MAX);
+        (long && plain && fits).then(|| GeneralList {
+            offsets: at + list.offsets,
+            before: at + list.before,
+            hints: at + list.hints,
+            ..list
         })
     }
 

@@ -3,7 +3,7 @@
 //! kernels themselves are tested apart.
 
 use super::Plan;
-use super::arguments::{Argument, Launch, Nest, Span, Strided, Tables};
+use super::arguments::{Argument, Launch, Nest, Runs, Span, Strided, Tables};
 use super::period::PeriodArgument;
 use super::transfer::{Transfer, TransferArgument};
 use super::transpose::Transpose;
@@ -119,6 +119,15 @@ impl Nest {
     }
 }
 
+impl Runs {
+    fn nest(&self) -> Nest {
+        Nest {
+            list: self.list,
+            ..Nest::default()
+        }
+    }
+}
+
 impl Transpose {
     /// # Safety
     /// Both sides are valid.
@@ -169,6 +178,13 @@ impl Launch {
                 let plan = if pack { *plan } else { plan.reversed() };
                 // SAFETY: the caller's contract.
                 unsafe { plan.interpret(self.width) }
+            }
+            Argument::Runs(plan) => {
+                let (nest, width) = (plan.nest(), self.width as u64);
+                // SAFETY: the caller's contract.
+                let at = |word| unsafe { nest.inside(word * width) };
+                // SAFETY: the caller's contract.
+                unsafe { move_words(pack, &plan.range, width, at) }
             }
             Argument::General(plan) => {
                 let wide = plan.range.wide != 0;
@@ -298,6 +314,8 @@ impl Plan {
                 let (from, _) = plan.places(launch.width, plan.first);
                 from.wrapping_sub(self.base as u64) as i64
             }
+            // SAFETY: the tables are where their bytes are.
+            Argument::Runs(plan) => unsafe { plan.nest().inside(byte * launch.width as u64) },
             // SAFETY: the tables are where their bytes are.
             Argument::General(plan) => unsafe {
                 plan.nest.at(plan.range.wide != 0, launch.width, byte)
