@@ -141,7 +141,7 @@ impl Builder<'_> {
             ("topology", words("nvidia-smi topo -m")),
             (
                 "clocks",
-                words("nvidia-smi -q -d CLOCK,PERFORMANCE,COMPUTE,MIG"),
+                words("nvidia-smi -q -d CLOCK,PERFORMANCE,COMPUTE"),
             ),
         ] {
             if self.machine.emulated && command[0] == "nvidia-smi" {
@@ -412,12 +412,15 @@ impl Builder<'_> {
             mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && "$control" -d || exit 1
             "$@"; code=$?
             echo quit | "$control"
+            rm -rf "$CUDA_MPS_PIPE_DIRECTORY"
             exit $code"#;
         let Some(control) = &self.machine.mps else {
             return self.skip(Part::Messages, NAME, "nvidia-cuda-mps-control is not there");
         };
         let mut around: Vec<String> = vec!["sh".into(), "-c".into(), AROUND.into(), "sh".into()];
-        around.extend([text(&self.machine.work.join("mps")), text(control)]);
+        // Beside what is archived: its sockets are no files.
+        let pipes = self.machine.work.with_file_name("mps");
+        around.extend([text(&pipes), text(control)]);
         self.bench(Part::Messages, NAME, 15, Some(1), options);
         if let Some(task) = self.tasks.last_mut() {
             around.append(&mut task.command);
