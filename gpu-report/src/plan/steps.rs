@@ -57,6 +57,13 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Adds the measurement of costs, by which jobs choose: what the first job of the machine
+    /// would do by itself, within its own limit.
+    pub fn costs(&mut self) {
+        let command = vec![self.program("osier"), "model".into(), "measure".into()];
+        self.add(Part::Facts, "costs", 40, command).is_fact = true;
+    }
+
     /// Adds the steps of a part.
     pub fn part(&mut self, part: Part) {
         match part {
@@ -136,7 +143,7 @@ impl Builder<'_> {
                 "osier info",
                 vec![osier.clone(), "info".into(), "--all".into()],
             ),
-            ("osier topo", vec![osier, "topo".into()]),
+            ("osier topo", vec![osier.clone(), "topo".into()]),
             ("nvidia-smi", words("nvidia-smi")),
             ("topology", words("nvidia-smi topo -m")),
             (

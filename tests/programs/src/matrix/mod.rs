@@ -62,6 +62,10 @@ fn cells(comm: &Communicator, way: Way, which: &str) {
         true => cells::sample(way),
         false => cells::drawn(way, which.parse().expect("a seed")),
     };
+    // What takes long, or hangs, is told: nothing was printed yet where the first context does.
+    if comm.rank() == 0 {
+        println!("{}: {} cells", way.name(), all.len());
+    }
     let device = Device::of(comm, way);
     for (at, cell) in all.iter().enumerate() {
         // Where it hangs, if it does.
