@@ -480,12 +480,12 @@ fn debug(users: Option<String>, steps: Option<&str>) -> String {
 /// The test that was under way when a program of tests, which runs them one by one, was
 /// stopped.
 fn hung_test(output: &str) -> Option<String> {
-    let begun = output.lines().filter_map(|line| {
+    let mut begun = output.lines().filter_map(|line| {
         let (name, state) = line.strip_prefix("test ")?.split_once(" ... ")?;
         Some((name, state))
     });
     let ends = ["ok", "FAILED", "ignored", "SKIPPED"];
-    let (name, state) = begun.last()?;
+    let (name, state) = begun.next_back()?;
     let ended = ends.iter().any(|end| state.starts_with(end));
     (!ended).then(|| name.to_owned())
 }
