@@ -101,6 +101,9 @@ pub fn awaited_setups(comm: &Communicator) -> usize {
     comm.partitioned().awaited()
 }
 
+/// Most operations that one stream waits for.
+pub const MOST_HELD: usize = crate::p2p::enqueue::MOST_HELD;
+
 /// Operations enqueued on streams that it keeps: not over, or with an error to return.
 pub fn kept_of_streams(comm: &Communicator) -> usize {
     comm.on_streams().len()

@@ -10,6 +10,7 @@
 //! measured again.
 
 use std::ffi::OsString;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
@@ -141,10 +142,10 @@ pub fn measured_once(ranks: usize) {
     let Some((file, outdated)) = unknown() else {
         return;
     };
-    let mark = file.with_extension("measuring");
-    if !claim(&mark) {
+    let path = file.with_extension("measuring");
+    let Some(mut mark) = claim(&path) else {
         return; // another launcher does, or it went wrong a while ago
-    }
+    };
     let begin = Instant::now();
     let told = match by_another_process() {
         Ok(()) => told_of(&file),
@@ -153,7 +154,7 @@ pub fn measured_once(ranks: usize) {
     let took = begin.elapsed().as_secs_f64();
     match told {
         Ok(error) => {
-            let _ = fs::remove_file(&mark);
+            let _ = fs::remove_file(&path);
             let again = match outdated {
                 Some(why) => format!(" ({why})"),
                 None => String::new(),
@@ -164,6 +165,7 @@ pub fn measured_once(ranks: usize) {
             );
         }
         Err(why) => {
+            let _ = mark.write_all(WENT_WRONG);
             let used = match model::cached().map(|cached| cached.origin) {
                 Ok(Origin::Default) | Err(_) => "built-in costs",
                 Ok(_) => "the costs that are kept",
@@ -175,22 +177,24 @@ pub fn measured_once(ranks: usize) {
     }
 }
 
-/// Whether nobody has this mark, or only an old one.
-fn claim(mark: &Path) -> bool {
-    if let Some(folder) = mark.parent()
-        && fs::create_dir_all(folder).is_err()
-    {
-        return false;
+/// What a mark says of a measurement that has failed. An empty one that nobody has locked is of
+/// a launcher that was killed meanwhile.
+const WENT_WRONG: &[u8] = b"went wrong\n";
+
+/// The mark of a measurement, locked and empty, if nobody measures and none has failed lately.
+fn claim(path: &Path) -> Option<fs::File> {
+    fs::create_dir_all(path.parent()?).ok()?;
+    let mut open = fs::OpenOptions::new();
+    let mut mark = open.read(true).append(true).create(true).open(path).ok()?;
+    mark.try_lock().ok()?;
+    let mut said = Vec::new();
+    mark.read_to_end(&mut said).ok()?;
+    let age = || mark.metadata().ok()?.modified().ok()?.elapsed().ok();
+    if said == WENT_WRONG && age().is_none_or(|age| age <= NOT_AGAIN) {
+        return None;
     }
-    let age = || fs::metadata(mark).ok()?.modified().ok()?.elapsed().ok();
-    if age().is_some_and(|age| age > NOT_AGAIN) {
-        let _ = fs::remove_file(mark);
-    }
-    fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(mark)
-        .is_ok()
+    mark.set_len(0).ok()?;
+    Some(mark)
 }
 
 /// By how much the table that was kept last is off.
@@ -606,5 +610,25 @@ fn show_set(set: &CostSet) {
             }
         }
         rows.print();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_killed_launchers_keep_nobody_from_measuring() {
+        let folder = std::env::temp_dir().join(format!("osier-mark-{}", process::id()));
+        let path = folder.join("costs.measuring");
+        let mark = claim(&path).expect("nobody has it");
+        assert!(claim(&path).is_none(), "another measures");
+        // A launcher that ends in the middle lets go of the lock, and leaves the file.
+        drop(mark);
+        let mut mark = claim(&path).expect("it was abandoned");
+        mark.write_all(WENT_WRONG).expect("written");
+        drop(mark);
+        assert!(claim(&path).is_none(), "it went wrong a moment ago");
+        fs::remove_dir_all(folder).expect("removed");
     }
 }

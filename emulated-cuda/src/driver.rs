@@ -111,6 +111,12 @@ pub struct Context {
     pub legacy: Handle,
 }
 
+/// A queue of the hardware: of a context, for streams of one priority, and its number. A wait in
+/// it holds up all that was queued behind it, of whatever stream. Streams of the usual priority
+/// have a queue each here: tests run side by side in one process, and share none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channel(Handle, i32, u64);
+
 /// A stream.
 #[derive(Debug)]
 pub struct Stream {
@@ -122,6 +128,10 @@ pub struct Stream {
     pub priority: i32,
     /// Work, oldest first; the first may be running.
     pub queue: VecDeque<Item>,
+    /// The queue of the hardware that it shares with other streams.
+    pub channel: Option<Channel>,
+    /// Tickets of the waits among its work.
+    pub waits: VecDeque<u64>,
     /// The capture that it takes part in, and the nodes its next node comes after.
     pub capture: Option<(Handle, Vec<usize>)>,
     /// Destroyed, but with work left.
@@ -224,6 +234,8 @@ pub struct State {
     pub order: Order,
     /// Draws the order of work.
     pub random: Random,
+    /// Streams of each priority that were made so far.
+    pub made: HashMap<i32, u64>,
     /// Whose default streams: thread and context.
     pub thread_streams: HashMap<(std::thread::ThreadId, Handle), Handle>,
     next_handle: u64,
@@ -328,6 +340,7 @@ impl State {
             captures: HashMap::new(),
             order: Order::default(),
             random: Random::new(settings().seed),
+            made: HashMap::new(),
             thread_streams: HashMap::new(),
             next_handle: 1,
             next_ticket: 1,
@@ -380,6 +393,11 @@ impl State {
     /// A stream.
     pub fn new_stream(&mut self, context: Handle, flags: u32, priority: i32) -> Handle {
         let handle = self.handle(Object::Stream);
+        let channel = (priority != 0).then(|| {
+            let made = self.made.entry(priority).or_default();
+            *made += 1;
+            Channel(context, priority, *made % settings().connections)
+        });
         self.streams.insert(
             handle,
             Stream {
@@ -387,6 +405,8 @@ impl State {
                 flags,
                 priority,
                 queue: VecDeque::new(),
+                channel,
+                waits: VecDeque::new(),
                 capture: None,
                 destroyed: false,
             },
@@ -550,6 +570,9 @@ impl State {
             }
             return Ok(0);
         }
+        if op.is_wait() {
+            target.waits.push_back(ticket);
+        }
         target.queue.push_back(Item {
             ticket,
             op,
@@ -598,6 +621,7 @@ impl State {
         // What comes after never runs, but events that others wait for happen.
         let mut marks = Vec::new();
         for stream in self.streams.values_mut().filter(|s| s.context == context) {
+            stream.waits.clear();
             for item in stream.queue.drain(..) {
                 if let Op::Record(event, generation) = item.op {
                     marks.push((event, generation));

@@ -111,6 +111,7 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Result) -> Code {
             crate::graph::refuse_unsafe(name)?;
         }
         injected(name)?;
+        crate::waits::wait_for_others()?;
         body()?;
         crate::waits::wait_for_room()
     }));

@@ -54,6 +54,8 @@ pub struct Settings {
     /// `OSIER_EMULATED_MULTICAST=1`: devices are of capability 9.0, on a switch that stores
     /// to several at once.
     multicast: bool,
+    /// `CUDA_DEVICE_MAX_CONNECTIONS`: queues of the hardware for streams of one priority.
+    pub connections: u64,
     /// `OSIER_EMULATED_NVML=0`: there is no management library.
     pub nvml: bool,
     /// `OSIER_EMULATED_GDRCOPY=1`: there is a library of gdrcopy.
@@ -110,6 +112,7 @@ pub fn settings() -> &'static Settings {
             mps: text("OSIER_EMULATED_MPS") != "0",
             links: Links::of(&text("OSIER_EMULATED_LINKS")),
             multicast: text("OSIER_EMULATED_MULTICAST") == "1",
+            connections: number("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
             nvml: text("OSIER_EMULATED_NVML") != "0",
             gdrcopy: text("OSIER_EMULATED_GDRCOPY") == "1",
             trace: Some(text("OSIER_EMULATED_TRACE")).filter(|t| !t.is_empty()),

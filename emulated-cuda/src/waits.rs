@@ -3,9 +3,11 @@
 //! # Sources
 //! CUDA C++ Programming Guide 12.2: lazy loading. `cuMemFree`, `cuMemFreeHost` and closing
 //! memory of other processes are known to wait for the device; a stream takes about a
-//! thousand works that wait.
+//! thousand works that wait, and a call that finds it full holds up those for other streams
+//! (forums.developer.nvidia.com/t/220629 and 68937; Oneflow, pull request 890).
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::abi::Handle;
 use crate::driver::driver;
@@ -13,8 +15,11 @@ use crate::fault::Result;
 use crate::settings::settings;
 
 /// Works that wait in a stream, of which one more holds up the thread that queues it, as the
-/// launch queue of a real driver does.
-const MOST_QUEUED: usize = 1024;
+/// launch queue of a real driver does; and with it every other call, for the lock is held.
+const MOST_QUEUED: usize = 1000;
+
+/// Threads that wait for room.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// The stream whose queue this thread has filled.
@@ -32,10 +37,26 @@ pub fn wait_for_room() -> Result {
         return Ok(());
     };
     let driver = driver()?;
+    WAITING.fetch_add(1, Ordering::SeqCst);
     driver.wait_until(driver.lock(), |state| {
         let queue = state.streams.get(&stream).map(|s| s.queue.len());
         queue.is_none_or(|length| length <= MOST_QUEUED)
     });
+    // Under the lock, so that nobody misses it.
+    let state = driver.lock();
+    WAITING.fetch_sub(1, Ordering::SeqCst);
+    drop(state);
+    driver.done.notify_all();
+    Ok(())
+}
+
+/// Waits while another thread waits for room in a queue.
+pub fn wait_for_others() -> Result {
+    if WAITING.load(Ordering::SeqCst) == 0 {
+        return Ok(());
+    }
+    let driver = driver()?;
+    driver.wait_until(driver.lock(), |_| WAITING.load(Ordering::SeqCst) == 0);
     Ok(())
 }
 

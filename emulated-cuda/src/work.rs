@@ -237,6 +237,11 @@ impl Op {
         }
     }
 
+    /// Whether the hardware waits there, for another stream or a word.
+    pub fn is_wait(&self) -> bool {
+        matches!(self, Op::Wait(..) | Op::WaitShared(..) | Op::Await(..))
+    }
+
     /// What it is going to touch; kernels tell afterwards.
     pub fn accesses(&self, state: &State) -> Accesses {
         match self {

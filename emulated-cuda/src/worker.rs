@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::abi::Handle;
-use crate::driver::{State, driver};
+use crate::driver::{Channel, State, driver};
 use crate::fault::{Fault, Result, become_worker, say};
 use crate::grid::Pass;
 use crate::settings::settings;
@@ -38,11 +38,12 @@ pub fn run() {
     let mut blocked: Vec<Handle> = Vec::new();
     let mut late = Late::default();
     loop {
+        let waits = waits(&state);
         let mut ready: Vec<Handle> = state
             .streams
             .keys()
             .copied()
-            .filter(|s| !blocked.contains(s) && may_start(&state, *s))
+            .filter(|s| !blocked.contains(s) && may_start(&state, *s, &waits))
             .collect();
         let all = ready.len();
         late.hold_back(&mut state, &mut ready);
@@ -216,7 +217,11 @@ fn told(state: &mut State, stream: Handle) {
 /// Takes a work that is over from its queue; an error if nothing orders it with another.
 fn finish(state: &mut State, handle: Handle, op: &Op) -> Result {
     let head = state.streams.get_mut(&handle);
-    let Some(item) = head.and_then(|s| s.queue.pop_front()) else {
+    let Some(item) = head.and_then(|s| {
+        let item = s.queue.pop_front()?;
+        s.waits.pop_front_if(|ticket| *ticket == item.ticket);
+        Some(item)
+    }) else {
         return Ok(());
     };
     let checked = order::finished(state, handle, op, item);
@@ -234,15 +239,30 @@ fn failed(state: &mut State, name: &str, stream: Handle, context: Handle, fault:
     state.poison(context, fault.code);
 }
 
-/// The rules of the legacy default stream: it waits for all earlier work of the
-/// context's blocking streams, and they wait for its.
-fn may_start(state: &State, handle: Handle) -> bool {
+/// The first wait of each stream that shares a queue of the hardware: queue, stream, ticket.
+fn waits(state: &State) -> Vec<(Channel, Handle, u64)> {
+    let waits = state
+        .streams
+        .iter()
+        .filter_map(|(handle, stream)| Some((stream.channel?, *handle, *stream.waits.front()?)));
+    waits.collect()
+}
+
+/// The rules of the hardware's queues, `waits` being those in them, and of the legacy default
+/// stream: it waits for all earlier work of the context's blocking streams, and they wait for its.
+fn may_start(state: &State, handle: Handle, waits: &[(Channel, Handle, u64)]) -> bool {
     let Some(stream) = state.streams.get(&handle) else {
         return false;
     };
     let Some(item) = stream.queue.front() else {
         return false;
     };
+    let held_up = |(channel, other, ticket): &(Channel, Handle, u64)| {
+        Some(*channel) == stream.channel && *other != handle && *ticket < item.ticket
+    };
+    if waits.iter().any(held_up) {
+        return false;
+    }
     if stream.flags & crate::abi::STREAM_NON_BLOCKING != 0 {
         return true;
     }

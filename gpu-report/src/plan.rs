@@ -61,8 +61,8 @@ impl Part {
     /// Seconds of a quick run of all parts; what a part leaves goes to those behind it.
     fn share(self) -> u64 {
         match self {
-            Part::Facts => 15,
-            Part::Correctness => 115,
+            Part::Facts => 45,
+            Part::Correctness => 85,
             Part::Pack => 100,
             Part::Messages => 90,
             Part::Collectives => 40,
@@ -141,6 +141,10 @@ pub fn deadlines(parts: &[Part]) -> Vec<u64> {
 /// All steps of these parts, in order.
 pub fn tasks(machine: &Machine, mode: Mode, parts: &[Part]) -> Vec<Task> {
     let mut steps = steps::Builder::new(machine, mode);
+    let without_ranks = [Part::Facts, Part::Pack, Part::Peers, Part::Sanitizer];
+    if !parts.iter().all(|part| without_ranks.contains(part)) {
+        steps.costs();
+    }
     for part in parts {
         steps.part(*part);
     }
@@ -220,6 +224,15 @@ mod tests {
         assert!(why("profile").contains("gVisor"));
         assert!(why("torch, cupy, mpi4py").contains("python3"));
         assert!(why("ucx: messages").contains("bundle"));
+    }
+
+    /// Jobs choose by costs of this machine, whichever parts are run.
+    #[test]
+    fn costs_are_measured_before_any_job() {
+        for parts in [&Part::ALL[..], &[Part::Messages], &[Part::Correctness]] {
+            let tasks = tasks(&machine(), Mode::Quick, parts);
+            assert_eq!(tasks[0].command[1..], ["model", "measure"]);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! 2. Nothing that a step has started is left when the next begins.
 
 mod facts;
+mod stuck;
 
 use std::fs::{self, File};
 use std::io;
@@ -36,6 +37,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const DYING: Duration = Duration::from_secs(10);
 /// How often a step is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// Most tests of a program that are left out because they hang.
+const MOST_HUNG: usize = 2;
 /// Less than this is not worth beginning a step.
 const LEAST: Duration = Duration::from_secs(3);
 
@@ -125,6 +128,7 @@ pub fn run(options: &Options) -> io::Result<u8> {
         bin: bin.clone(),
         out: out.clone(),
         report,
+        told: Vec::new(),
     };
     run.write()?;
     run.report.facts = facts::facts();
@@ -149,7 +153,18 @@ pub fn run(options: &Options) -> io::Result<u8> {
             (Mode::Quick, Some(part)) => Some(began + Duration::from_secs(deadlines[part])),
             _ => None,
         };
-        run.step(task, until)?;
+        let hung = run.step(task.clone(), until)?;
+        // What comes behind a test that hangs is worth a try.
+        let mut without = task;
+        let mut hung = hung.and_then(|output| hung_test(&output));
+        for _ in 0..MOST_HUNG {
+            let Some(test) = hung.take() else { break };
+            without.name += &format!(", not {test}");
+            without.command.extend(["--skip".into(), test]);
+            hung = run
+                .step(without.clone(), until)?
+                .and_then(|output| hung_test(&output));
+        }
     }
     if STOPPED.load(Ordering::Relaxed) {
         run.write()?;
@@ -174,6 +189,8 @@ struct Run {
     bin: PathBuf,
     out: PathBuf,
     report: Report,
+    /// What was told of the archive.
+    told: Vec<String>,
 }
 
 /// How a program ended.
@@ -183,14 +200,28 @@ enum End {
 }
 
 impl Run {
-    /// Writes all files as they are now.
+    /// Writes all files as they are now. Without its archive a report is still one, so that
+    /// what fails there is told and ends nothing.
     fn write(&mut self) -> io::Result<()> {
         self.report.seconds = self.began.elapsed().as_secs_f64();
         self.report.write(&self.folder)?;
         self.report.write(&self.out)?;
         let beside = self.folder.join(".report.tar.xz.new");
-        archive::pack(&self.out, &beside, Effort::Fast)?;
-        fs::rename(&beside, self.folder.join(FILES[2]))
+        let packed = archive::pack(&self.out, &beside, Effort::Fast).and_then(|left_out| {
+            fs::rename(&beside, self.folder.join(FILES[2]))?;
+            Ok(left_out)
+        });
+        let told = match packed {
+            Ok(left_out) => left_out,
+            Err(e) => vec![format!("{}: {e}", FILES[2])],
+        };
+        for what in told {
+            if !self.told.contains(&what) {
+                println!("not in the archive: {what}");
+                self.told.push(what);
+            }
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> io::Result<()> {
@@ -212,6 +243,8 @@ impl Run {
         child
             .args(&command[(settings + 1).min(command.len())..])
             .env("OSIER_CUBINS", self.bin.join("cubins"))
+            // A step of its own measures the machine; no other is to take the time for it.
+            .env("OSIER_MODEL", "cached")
             .env(
                 "OSIER_DEBUG",
                 debug(std::env::var("OSIER_DEBUG").ok(), None),
@@ -246,7 +279,7 @@ impl Run {
     }
 
     /// Waits for a program until a moment, and ends it and all that it has started then.
-    fn wait(&self, child: &mut Child, until: Instant) -> io::Result<End> {
+    fn wait(&self, child: &mut Child, until: Instant, log: &Path) -> io::Result<End> {
         let group = -child.id().cast_signed();
         let mut told = None;
         let end = loop {
@@ -259,6 +292,9 @@ impl Run {
             let late = Instant::now() >= until || STOPPED.load(Ordering::Relaxed);
             match told {
                 None if late => {
+                    if !STOPPED.load(Ordering::Relaxed) {
+                        self.tell_threads(-group, log);
+                    }
                     // SAFETY: takes no pointers; the group is that of a child which was
                     // not waited for.
                     unsafe { libc::kill(group, libc::SIGTERM) };
@@ -280,6 +316,17 @@ impl Run {
         Ok(end)
     }
 
+    /// Appends to a step's log where its threads stand.
+    fn tell_threads(&self, step: i32, log: &Path) {
+        let threads = stuck::threads(step);
+        let file = fs::OpenOptions::new().append(true).open(log);
+        // What is told of the step is lost with it.
+        let _ = file.and_then(|mut file| {
+            io::Write::write_all(&mut file, b"\n--- at its limit, threads stand here:\n")?;
+            io::Write::write_all(&mut file, threads.as_bytes())
+        });
+    }
+
     /// Whether the programs start here, and what the device is.
     fn probe(&mut self, machine: &mut Machine) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(60);
@@ -290,7 +337,7 @@ impl Run {
             command.extend(line.split_whitespace().map(str::to_owned));
             let told = |e: io::Error| format!("the programs do not start here: {e}");
             let mut child = self.spawn(&command, &[], &log).map_err(told)?;
-            let end = self.wait(&mut child, until).map_err(told)?;
+            let end = self.wait(&mut child, until, &log).map_err(told)?;
             let text = fs::read_to_string(&log).unwrap_or_default();
             match end {
                 End::Exited(status) if status.success() => Ok(text),
@@ -319,8 +366,8 @@ impl Run {
         Ok(())
     }
 
-    /// Runs a step, at most until a moment.
-    fn step(&mut self, task: Task, until: Option<Instant>) -> io::Result<()> {
+    /// Runs a step, at most until a moment; the output of one that was stopped at its limit.
+    fn step(&mut self, task: Task, until: Option<Instant>) -> io::Result<Option<String>> {
         let number = self.report.steps.len() + 1;
         let began = Instant::now();
         let left = until.map(|until| until.saturating_duration_since(began));
@@ -340,6 +387,7 @@ impl Run {
             command: task.command.join(" "),
             output: String::new(),
         });
+        let mut stopped = None;
         if self.report.steps[number - 1].status == Status::Running {
             self.report.write(&self.folder)?;
             let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -347,7 +395,7 @@ impl Run {
             let log = self.out.join(format!("logs/{number:02}-{name}.log"));
             let status = match self.spawn(&task.command, &task.env, &log) {
                 Err(e) => Status::Failed(format!("cannot be started: {e}")),
-                Ok(mut child) => match self.wait(&mut child, began + limit)? {
+                Ok(mut child) => match self.wait(&mut child, began + limit, &log)? {
                     End::AtLimit if STOPPED.load(Ordering::Relaxed) => {
                         Status::Failed("the run was interrupted".into())
                     }
@@ -359,6 +407,9 @@ impl Run {
             let text = String::from_utf8_lossy(&written);
             let step = &mut self.report.steps[number - 1];
             step.output = tail(&text).to_owned();
+            if let Status::Stopped(_) = status {
+                stopped = Some(text.clone().into_owned());
+            }
             step.seconds = began.elapsed().as_secs_f64();
             step.status = status;
             if task.is_fact && step.status == Status::Passed {
@@ -379,7 +430,8 @@ impl Run {
             "{:<12} {:<34} {:>6.1} s  {state}",
             step.part, step.name, step.seconds
         );
-        self.write()
+        self.write()?;
+        Ok(stopped)
     }
 
     /// Takes the records of a step, also of one that did not end well.
@@ -423,6 +475,19 @@ fn debug(users: Option<String>, steps: Option<&str>) -> String {
     }
     all.extend(steps.map(str::to_owned));
     all.join(",")
+}
+
+/// The test that was under way when a program of tests, which runs them one by one, was
+/// stopped.
+fn hung_test(output: &str) -> Option<String> {
+    let mut begun = output.lines().filter_map(|line| {
+        let (name, state) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        Some((name, state))
+    });
+    let ends = ["ok", "FAILED", "ignored", "SKIPPED"];
+    let (name, state) = begun.next_back()?;
+    let ended = ends.iter().any(|end| state.starts_with(end));
+    (!ended).then(|| name.to_owned())
 }
 
 /// A line of `exercise matrix-jobs`: name, GPUs, words.
@@ -500,6 +565,7 @@ mod tests {
             bin: top.join("bin"),
             out: top.join("out"),
             report: Report::new("c", "d", Mode::Quick),
+            told: Vec::new(),
         }
     }
 
@@ -568,6 +634,22 @@ mod tests {
         assert_eq!(Report::read(&unpacked.join("report.json")).unwrap(), report);
     }
 
+    /// What lies in the folder of a step may be no file: the run goes on, and so does the archive.
+    #[test]
+    fn sockets_of_a_step_end_nothing() {
+        let (top, _one) = folder("sockets");
+        let mut run = run(&top.0);
+        fs::create_dir_all(top.0.join("out/mps")).unwrap();
+        let socket = top.0.join("out/mps/control");
+        let _socket = std::os::unix::net::UnixListener::bind(socket).unwrap();
+        run.step(task("one", "echo one", 20), None).unwrap();
+        run.step(task("two", "echo two", 20), None).unwrap();
+        assert_eq!(run.told.len(), 1, "{:?}", run.told);
+        let unpacked = top.0.join("unpacked");
+        archive::unpack(&top.0.join(FILES[2]), &unpacked).unwrap();
+        assert!(unpacked.join("logs/02-two.log").is_file());
+    }
+
     #[test]
     fn a_peer_that_cannot_measure_is_skipped_with_its_last_line() {
         let (top, _one) = folder("absent");
@@ -579,6 +661,15 @@ mod tests {
             run.report.steps[0].status,
             Status::Skipped("torch is not installed".into())
         );
+    }
+
+    #[test]
+    fn tests_that_hang_are_known_by_their_line() {
+        let output = "running 3 tests\ntest a ... ok\ntest b::c ... osier: what it says\n";
+        assert_eq!(hung_test(output), Some("b::c".into()));
+        assert_eq!(hung_test("test a ... ok\ntest b ... "), Some("b".into()));
+        assert_eq!(hung_test("test a ... ok\n\ntest result: ok.\n"), None);
+        assert_eq!(hung_test("no tests\n"), None);
     }
 
     #[test]

@@ -144,7 +144,7 @@ pub(crate) fn buffer(context: &Context, at: u64) -> Result<u64> {
 fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
     let (mut kind, mut managed, mut ordinal) = (0 as c_uint, 0 as c_uint, -1 as c_int);
     let (mut start, mut bytes, mut buffer) = (0u64, 0usize, 0u64);
-    let (mut plain, mut pool) = (0 as c_int, 0u64);
+    let mut plain = 0 as c_int;
     let mut which = [
         abi::POINTER_MEMORY_TYPE,
         abi::POINTER_IS_MANAGED,
@@ -153,9 +153,8 @@ fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
         abi::POINTER_RANGE_SIZE,
         abi::POINTER_BUFFER_ID,
         abi::POINTER_IS_LEGACY_IPC_CAPABLE,
-        abi::POINTER_MEMPOOL_HANDLE,
     ];
-    let mut values: [*mut c_void; 8] = [
+    let mut values: [*mut c_void; 7] = [
         (&raw mut kind).cast(),
         (&raw mut managed).cast(),
         (&raw mut ordinal).cast(),
@@ -163,10 +162,9 @@ fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
         (&raw mut bytes).cast(),
         (&raw mut buffer).cast(),
         (&raw mut plain).cast(),
-        (&raw mut pool).cast(),
     ];
-    // SAFETY: eight attributes, a place of its type, or a wider one, for each.
-    unsafe { driver.cuPointerGetAttributes(8, which.as_mut_ptr(), values.as_mut_ptr(), at) }?;
+    // SAFETY: seven attributes, a place of its type, or a wider one, for each.
+    unsafe { driver.cuPointerGetAttributes(7, which.as_mut_ptr(), values.as_mut_ptr(), at) }?;
     let space = match kind {
         _ if managed != 0 => Space::Managed,
         abi::MEMORY_DEVICE => Space::Device(ordinal),
@@ -174,8 +172,8 @@ fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
         abi::MEMORY_UNIFIED => Space::Managed,
         _ => Space::Host,
     };
-    // Of what is mapped, the attributes tell the reservation.
-    if matches!(space, Space::Device(_)) && plain == 0 && pool == 0 {
+    // Of what is mapped, also by the driver for a pool, the attributes tell what it lies in.
+    if matches!(space, Space::Device(_)) && plain == 0 {
         let context = Context::new(ordinal)?;
         (start, bytes) = context.enter()?.piece(at)?;
     }

@@ -40,6 +40,15 @@ use std::time::{Duration, Instant};
 const LOOKS: u32 = 256;
 const SILENCE: Duration = Duration::from_millis(1);
 
+impl Context {
+    /// Whether streams for messages have words, so that short kernels tell their end themselves
+    /// and nothing is queued behind them.
+    pub fn tells_ends(&self) -> bool {
+        let events = debug::value(debug::DEVICE_COMPLETION).is_some_and(|how| how == "events");
+        !events && self.can_raise_words()
+    }
+}
+
 /// The word of a stream.
 #[derive(Debug)]
 pub(crate) struct Completion {
@@ -51,8 +60,7 @@ impl Completion {
     /// For a stream of a device; none where the driver has no such words, or the developer
     /// wants events alone.
     pub fn of(context: &Context) -> Option<Arc<Completion>> {
-        let events = debug::value(debug::DEVICE_COMPLETION).is_some_and(|how| how == "events");
-        if events || !context.can_raise_words() {
+        if !context.tells_ends() {
             return None;
         }
         let word = Word::new(context, RAISED).ok()?;

@@ -484,6 +484,12 @@ impl Context {
         &self.0.semaphores
     }
 
+    /// Whether the host holds a stream, or a graph may have it do so: work that is queued behind
+    /// an event may then wait for a message.
+    pub fn holds_streams(&self) -> bool {
+        self.semaphores().any_holds()
+    }
+
     /// Whether streams can store words, as far as it is known.
     pub(crate) fn can_raise_words(&self) -> bool {
         !self.0.no_words.load(Ordering::Relaxed) && self.0.driver.has("cuStreamWriteValue32_v2")

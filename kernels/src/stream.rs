@@ -118,12 +118,6 @@ impl Stream {
         self.0.stream
     }
 
-    /// Whether short kernels of messages tell their end themselves on it, so that nothing is
-    /// queued behind them.
-    pub fn tells_ends(&self) -> bool {
-        self.0.completion.is_some()
-    }
-
     /// Its word, where it has one.
     pub(crate) fn completion(&self) -> Option<&Arc<Completion>> {
         self.0.completion.as_ref()

@@ -19,7 +19,10 @@
 //!
 //! # What to know
 //! The driver does not see this order. Streams that share a queue of the device's hardware
-//! hold each other up; and calls that wait for the whole device wait for the host, too.
+//! hold each other up: a device has eight queues or 32, and streams of one priority share
+//! them. So while the host may hold a stream ([`Context::holds_streams`]), nothing of messages
+//! is queued behind an event that has not passed; it would hold up messages that the event
+//! waits for. And calls that wait for the whole device wait for the host, too.
 //!
 //! # Sources
 //! CUDA Driver API reference 12.0: stream memory operations.
@@ -51,6 +54,8 @@ pub(crate) struct StreamSemaphores {
     late: Mutex<Vec<(Free, u32)>>,
     /// Semaphores and valves that are shut, and kernels that wait for other ranks.
     shut: AtomicUsize,
+    /// Valves that there are: a graph may shut its one whenever it runs.
+    valves: AtomicUsize,
     /// Held while something waits for the device: no semaphore is made meanwhile. Valves are
     /// shut by the driver's threads, which must not wait.
     waiting: Mutex<()>,
@@ -60,6 +65,11 @@ impl StreamSemaphores {
     /// Whether streams may be held by the host.
     pub fn any_shut(&self) -> bool {
         self.shut.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether a stream may wait for the host now, or before work that it has comes to its turn.
+    pub fn any_holds(&self) -> bool {
+        self.any_shut() || self.valves.load(Ordering::SeqCst) != 0
     }
 
     /// Makes words ahead, of which the driver would have to make memory later.
@@ -315,6 +325,7 @@ impl Valve {
     pub fn new(context: &Context) -> Result<Valve> {
         let place = Word::new(context, VALVES)?;
         place.set(OPEN);
+        (context.semaphores().valves).fetch_add(1, Ordering::SeqCst);
         let shut = AtomicBool::new(false);
         Ok(Valve { place, shut })
     }
@@ -344,5 +355,7 @@ impl Valve {
 impl Drop for Valve {
     fn drop(&mut self) {
         self.set(true);
+        let semaphores = self.place.context.semaphores();
+        semaphores.valves.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -23,7 +23,7 @@ use crate::model::devices::{DeviceCalls, LOGS};
 use osier_collectives::Algorithm;
 use osier_datatype::{Basic, Operator, Type};
 use osier_engine::error::Result;
-use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
+use osier_kernels::{Context, DeviceInfo, DeviceSlice, DeviceView, Memory, Packer, Stream};
 use std::time::Instant;
 
 /// Largest size on an emulated device.
@@ -31,7 +31,7 @@ const MOST_EMULATED: u32 = 18;
 /// Measurements of each kernel; the shortest counts.
 const TIMES: usize = 8;
 
-/// A rank's device under measurement.
+/// A device under measurement.
 pub(super) struct Lab {
     name: String,
     emulated: bool,
@@ -42,21 +42,38 @@ pub(super) struct Lab {
     pinned: DeviceSlice<u8>,
 }
 
-impl Lab {
-    /// A lab on all ranks, or on none if a rank has no device. Collective.
+/// A rank's device, which nobody has opened: a context takes the driver a good part of a
+/// second, one after the other where many ranks share a device.
+pub(super) struct Here(DeviceInfo);
+
+impl Here {
+    /// The devices of all ranks, or of none if a rank has no device. Collective.
     ///
     /// # Errors
     /// If a rank dies.
-    pub fn on_all(comm: &Communicator) -> Result<Option<Lab>> {
-        let mine = Lab::here(comm.rank());
+    pub fn on_all(comm: &Communicator) -> Result<Option<Here>> {
+        let mine = Here::of(comm.rank());
         let mut all = [u32::from(mine.is_some())];
         comm.allreduce(&IN_PLACE, &mut all, crate::Op::Min)?;
         Ok(mine.filter(|_| all[0] == 1))
     }
 
-    fn here(rank: usize) -> Option<Lab> {
-        let all = osier_kernels::devices().ok()?;
-        let info = all.get(rank % all.len().max(1))?;
+    fn of(rank: usize) -> Option<Here> {
+        let mut all = osier_kernels::devices().ok()?;
+        match all.len() {
+            0 => None,
+            n => Some(Here(all.swap_remove(rank % n))),
+        }
+    }
+
+    /// The device's number.
+    pub fn ordinal(&self) -> i32 {
+        self.0.ordinal
+    }
+
+    /// Opens it; none if the driver refuses.
+    pub fn open(&self) -> Option<Lab> {
+        let info = &self.0;
         let emulated = info.name.to_lowercase().contains("emulated");
         let context = Context::new(info.ordinal).ok()?;
         let stream = Stream::new(&context).ok()?;
@@ -72,12 +89,9 @@ impl Lab {
             stream,
         })
     }
+}
 
-    /// The device's number.
-    pub fn ordinal(&self) -> i32 {
-        self.stream.context().ordinal()
-    }
-
+impl Lab {
     /// Costs of kernels and copies of this device. No class of links yet.
     ///
     /// # Errors

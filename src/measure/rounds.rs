@@ -39,11 +39,12 @@
 //! If predictions by the table are far off, other work disturbed it: all is
 //! measured again, up to three times in all, and of each time the shortest counts.
 
-use super::devices::Lab;
+use super::devices::{Here, Lab};
 use super::segment::SegmentTimes;
 use super::{Apart, fit};
 use crate::coll::IN_PLACE;
 use crate::comm::Communicator;
+use crate::model::DeviceCalls;
 use crate::model::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
 use osier_collectives::{Algorithm, Operation, Piecewise};
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -162,10 +163,12 @@ pub(crate) fn measure(
     lower(&mut table.copy, &copy);
     lower(&mut table.combine, &combine);
     comm.barrier()?;
-    let lab = Lab::on_all(comm)?;
-    if let Some(lab) = lab.as_ref().filter(|_| comm.rank() == 0) {
+    let here = Here::on_all(comm)?;
+    let mut lab = None;
+    if comm.rank() == 0 {
         // The others are idle meanwhile, as in the measurement of links.
-        table.devices = Some(lab.works()?);
+        lab = here.as_ref().and_then(Here::open);
+        table.devices = lab.as_ref().map(Lab::works).transpose()?;
     }
     comm.barrier()?;
     let mut passes = 1;
@@ -210,8 +213,11 @@ pub(crate) fn measure(
         // The others are idle meanwhile.
         comm.barrier()?;
     }
-    if let Some(lab) = &lab {
-        measure_devices(comm, lab, &links, &mut table)?;
+    if let Some(here) = &here {
+        measure_devices(comm, (here, lab), &links, &mut table)?;
+        // Kernels without any message are no costs of calls.
+        let has_messages = |devices: &DeviceCalls| !devices.classes.is_empty();
+        table.devices = table.devices.filter(has_messages);
     }
     let text = serde_json::to_vec(&table).unwrap_or_default();
     let table = comm.reported(crate::model::calls::parsed(&comm.first_says(text)?))?;
@@ -221,14 +227,15 @@ pub(crate) fn measure(
 }
 
 /// Measures messages between devices: over each kind of links between the first rank's and
-/// another's, and over the bus within each kind of part that holds both. Collective.
+/// another's, and over the bus within each kind of part that holds both. Only ranks of such a
+/// pair open their device. Collective.
 fn measure_devices(
     comm: &Communicator,
-    lab: &Lab,
+    (here, mut lab): (&Here, Option<Lab>),
     links: &LinkCosts,
     table: &mut CallCosts,
 ) -> Result<()> {
-    let (places, device_links) = comm.exchange_devices(Some(lab.ordinal()))?;
+    let (places, device_links) = comm.exchange_devices(Some(here.ordinal()))?;
     let mut known: Vec<String> = Vec::new();
     for partner in 1..comm.size() {
         let class = match device_links.device_links.between(0, partner as u32) {
@@ -241,14 +248,21 @@ fn measure_devices(
         known.push(class.clone());
         let color = (comm.rank() == 0 || comm.rank() == partner).then_some(0);
         if let Some(pair) = comm.split(color, 0)? {
-            pair.choose_by(links);
-            let messages = lab.messages(&pair, table)?;
-            if let Some(devices) = &mut table.devices {
-                devices.classes.push(ClassCosts {
-                    class,
-                    messages,
-                    kept: Vec::new(),
-                });
+            if lab.is_none() {
+                lab = here.open();
+            }
+            let mut both = [u32::from(lab.is_some())];
+            pair.allreduce(&IN_PLACE, &mut both, crate::Op::Min)?;
+            if let (Some(lab), [1]) = (&lab, both) {
+                pair.choose_by(links);
+                let messages = lab.messages(&pair, table)?;
+                if let Some(devices) = &mut table.devices {
+                    devices.classes.push(ClassCosts {
+                        class,
+                        messages,
+                        kept: Vec::new(),
+                    });
+                }
             }
         }
         // The others are idle meanwhile.

@@ -39,7 +39,7 @@ pub(crate) use captured::Work;
 use captured::{Captured, Message};
 use in_graph::InGraph;
 use once::Once;
-pub(crate) use once::{Awaited, State};
+pub(crate) use once::{Awaited, MOST_HELD, State};
 use osier_engine::completion::hold::Hold;
 use osier_engine::device::{UnderWay, Use};
 use osier_engine::diagnose::waits::listens;
@@ -153,7 +153,7 @@ impl Communicator {
     /// [`Enqueued::status`] returns the error, else the next call for the same stream, which
     /// then does nothing else.
     ///
-    /// A stream waits for 512 operations at most: a call that has it wait for one more waits
+    /// A stream waits for 128 operations at most: a call that has it wait for one more waits
     /// itself until one of them completes, as drivers take a limited number of works that wait.
     ///
     /// [`Graph::capture`]: crate::devices::Graph::capture

@@ -113,8 +113,11 @@ pub fn run(args: &Args) -> Result {
     executable(&run)?;
     println!("packing {}", bin.display());
     let packed = out.join(PROGRAMS);
-    archive::pack(&bin, &packed, Effort::Small)
+    let left_out = archive::pack(&bin, &packed, Effort::Small)
         .map_err(|e| format!("cannot write {}: {e}", packed.display()))?;
+    if !left_out.is_empty() {
+        return Err(format!("not in the bundle: {}", left_out.join(", ")));
+    }
     write(&out.join("needs"), &format!("{needs}\n"))?;
     let bytes = size(&out)?;
     println!(
@@ -246,10 +249,11 @@ fn built(which: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     }
 }
 
-/// Copies a program without its symbols.
+/// Copies a program without what debuggers need; the names of its functions stay, for what is
+/// told of a step that hangs.
 fn place(from: &Path, to: &Path) -> Result {
     let strip = Command::new("strip")
-        .arg("-s")
+        .arg("--strip-debug")
         .arg("-o")
         .arg(to)
         .arg(from)

@@ -7,13 +7,22 @@ use crate::driver::{State, is_initialised, lock, ordinal};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, Kind};
 
+/// What a pool maps at a time.
+const POOL_PAGE: u64 = 2 << 20;
+
 /// Start and bytes of the addresses that memory lies in: of mapped memory the whole
-/// reservation, as NVIDIA's reference says of these two attributes. The piece itself is
-/// what `cuMemGetAddressRange` answers.
+/// reservation, as NVIDIA's reference says of these two attributes; of a pool's, which is mapped
+/// by the driver itself, the pages. The piece, or the allocation, is what `cuMemGetAddressRange`
+/// answers.
 fn range(state: &State, found: &Allocation) -> (u64, u64) {
     let around = state.memory.reserved.range(..=found.start).next_back();
     match (found.kind, around) {
         (Kind::Mapped(_) | Kind::Multicast(_), Some((&start, &bytes))) => (start, bytes),
+        (Kind::Pooled(_), _) => {
+            let start = found.start - found.start % POOL_PAGE;
+            let end = (found.start + found.bytes).next_multiple_of(POOL_PAGE);
+            (start, end - start)
+        }
         _ => (found.start, found.bytes),
     }
 }

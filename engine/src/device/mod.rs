@@ -608,6 +608,11 @@ impl Late {
     fn is_late(&mut self) -> Result<bool, DeviceError> {
         passed(&mut self.0).map(|passed| !passed)
     }
+
+    /// Waits on the host until it has come (blocking).
+    fn synchronize(&self) -> Result<(), DeviceError> {
+        self.0.as_ref().map_or(Ok(()), Event::synchronize)
+    }
 }
 
 /// Whether an event has passed; one that has is forgotten.

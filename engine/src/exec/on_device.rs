@@ -220,10 +220,11 @@ impl Combining {
         from: &RawView,
         to: &RawView,
     ) -> Result<Direct, DeviceError> {
-        let (from, to) = (view(from)?, view(to)?);
+        let (from, to) = (view(from)?.clone(), view(to)?.clone());
         let all = 0..to.buffer().packed_bytes();
-        Direct::queued(devices, &self.context, |packer, stream| {
-            packer.copy(stream, from, to, all, None)
+        let views = [from.clone(), to.clone()];
+        Direct::queued_behind(devices, &self.context, &views, move |packer, stream| {
+            packer.copy(stream, &from, &to, all, None)
         })
     }
 
@@ -234,10 +235,17 @@ impl Combining {
     pub fn combine(
         &self,
         devices: &Arc<Devices>,
-        operands: &Operands,
+        operands: Operands,
     ) -> Result<Direct, DeviceError> {
-        Direct::queued(devices, &self.context, |packer, stream| {
-            self.begin(packer, stream, operands)
+        let Operands { left, right, into } = &operands;
+        let views = [
+            view(left)?.clone(),
+            view(right)?.clone(),
+            view(into)?.clone(),
+        ];
+        let own = self.clone();
+        Direct::queued_behind(devices, &self.context, &views, move |packer, stream| {
+            own.begin(packer, stream, &operands)
         })
     }
 

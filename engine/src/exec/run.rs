@@ -421,7 +421,7 @@ impl Run {
                 }
                 match bytes {
                     0 => None,
-                    _ => Some(on.combine(devices, &Operands { left, right, into })?),
+                    _ => Some(on.combine(devices, Operands { left, right, into })?),
                 }
             }
             _ => None,

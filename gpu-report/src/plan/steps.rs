@@ -57,6 +57,13 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Adds the measurement of costs, by which jobs choose: what the first job of the machine
+    /// would do by itself, within its own limit.
+    pub fn costs(&mut self) {
+        let command = vec![self.program("osier"), "model".into(), "measure".into()];
+        self.add(Part::Facts, "costs", 40, command).is_fact = true;
+    }
+
     /// Adds the steps of a part.
     pub fn part(&mut self, part: Part) {
         match part {
@@ -136,12 +143,12 @@ impl Builder<'_> {
                 "osier info",
                 vec![osier.clone(), "info".into(), "--all".into()],
             ),
-            ("osier topo", vec![osier, "topo".into()]),
+            ("osier topo", vec![osier.clone(), "topo".into()]),
             ("nvidia-smi", words("nvidia-smi")),
             ("topology", words("nvidia-smi topo -m")),
             (
                 "clocks",
-                words("nvidia-smi -q -d CLOCK,PERFORMANCE,COMPUTE,MIG"),
+                words("nvidia-smi -q -d CLOCK,PERFORMANCE,COMPUTE"),
             ),
         ] {
             if self.machine.emulated && command[0] == "nvidia-smi" {
@@ -412,12 +419,15 @@ impl Builder<'_> {
             mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && "$control" -d || exit 1
             "$@"; code=$?
             echo quit | "$control"
+            rm -rf "$CUDA_MPS_PIPE_DIRECTORY"
             exit $code"#;
         let Some(control) = &self.machine.mps else {
             return self.skip(Part::Messages, NAME, "nvidia-cuda-mps-control is not there");
         };
         let mut around: Vec<String> = vec!["sh".into(), "-c".into(), AROUND.into(), "sh".into()];
-        around.extend([text(&self.machine.work.join("mps")), text(control)]);
+        // Beside what is archived: its sockets are no files.
+        let pipes = self.machine.work.with_file_name("mps");
+        around.extend([text(&pipes), text(control)]);
         self.bench(Part::Messages, NAME, 15, Some(1), options);
         if let Some(task) = self.tasks.last_mut() {
             around.append(&mut task.command);

@@ -364,8 +364,9 @@ impl Driver {
         })
     }
 
-    /// First address and bytes of the piece of mapped memory that holds an address, of which
-    /// the attributes tell the reservation alone. A context is current.
+    /// First address and bytes of the piece of mapped memory, or of the allocation of a pool,
+    /// that holds an address, of which the attributes tell the reservation alone. A context is
+    /// current.
     pub(crate) fn piece(&self, at: DevicePointer) -> Result<(u64, usize)> {
         let (mut start, mut bytes) = (0, 0);
         // SAFETY: places for an address and a number.

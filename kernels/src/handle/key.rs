@@ -151,7 +151,9 @@ impl Allocation {
                 )));
             }
         };
-        if matches!(made, Made::Mapped | Made::PrivateMapped) {
+        // Of memory that is mapped, by the program or by the driver for a pool, the attributes
+        // tell what it lies in.
+        if !matches!(made, Made::Plain | Made::Managed | Made::Pinned) {
             (start, bytes) = driver.piece(at)?;
         }
         Ok(Allocation {

@@ -102,9 +102,11 @@ pub(crate) struct OnStreams {
     warned: AtomicBool,
 }
 
-/// Most operations that one stream waits for: a driver takes about twice as many
-/// works that wait, and blocks the thread that queues one more, with a lock held.
-const DEEP: usize = 512;
+/// Most operations that one stream waits for. A driver takes about 1,000 works that wait, and
+/// blocks the thread that queues one more, with a lock held that every call of the device needs:
+/// also those by which the operations would end. Each is two works, an event and a wait, and
+/// programs queue some between.
+pub(crate) const MOST_HELD: usize = 128;
 
 impl Once {
     fn new(stream: usize, state: State) -> Arc<Once> {
@@ -196,7 +198,7 @@ impl OnStreams {
     /// those that it waits for. Operations that it does not wait for take no room.
     #[track_caller]
     pub(super) fn make_room(&self, comm: &Communicator, stream: usize) {
-        if self.len() < DEEP {
+        if self.len() < MOST_HELD {
             return;
         }
         let mut held: Vec<_> = {
@@ -205,12 +207,12 @@ impl OnStreams {
             held.cloned().collect()
         };
         held.retain(|once| !once.poll(comm));
-        if held.len() < DEEP {
+        if held.len() < MOST_HELD {
             return;
         }
         if !self.warned.swap(true, Ordering::Relaxed) {
             diagnose::tell(format_args!(
-                "a stream waits for {DEEP} operations, none complete: calls that have it wait for \
+                "a stream waits for {MOST_HELD} operations, none complete: calls that have it wait for \
                  more wait themselves, as a driver takes about 1,000 works that wait in a stream \
                  (hint: synchronize the stream from time to time, or wait for what was enqueued)"
             ));

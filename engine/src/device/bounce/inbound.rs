@@ -108,7 +108,7 @@ impl Inbound {
     ) -> Result<Inbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes().min(message);
-        let (end, lent) = (memory.end(), Lent::new(devices, &view)?);
+        let (end, lent) = (memory.end(), Lent::new(devices, &view));
         Ok(Inbound {
             devices: devices.clone(),
             blocks: lent.device.model.unpack_blocks(end.class),
@@ -158,7 +158,7 @@ impl Inbound {
         let slot = inbound.plan.fragment;
         let slots = (slot, message.div_ceil(slot));
         let copies = match model.copies_first(end, linked, slots) {
-            true => Some(Lent::new(devices, &inbound.view)?),
+            true => Some(Lent::new(devices, &inbound.view)),
             false => None,
         };
         let reads_link = linked && copies.is_none();

@@ -29,12 +29,12 @@ pub use outbound::Outbound;
 use super::{Device, Devices, lock};
 use crate::protocol::device::{Between, End, Means, Model, Move, SHORT_BYTES};
 use osier_kernels::{DeviceError, DeviceView, Engine, Ordered, Stream};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What moves a message of one run: short ones a kernel where that tells its end itself, for
 /// behind a copy come an event and a store; else whichever is quicker to begin.
 fn engine(model: &Model, lent: Option<&Lent>, end: End, what: Move, bytes: usize) -> Engine {
-    let tells = lent.is_some_and(|lent| lent.stream().is_ok_and(Stream::tells_ends));
+    let tells = lent.is_some_and(|lent| lent.device.context.tells_ends());
     let quicker = || model.means(end, what, bytes, false).0 == Means::Kernel;
     match bytes <= SHORT_BYTES && (tells || quicker()) {
         true => Engine::Kernel,
@@ -51,30 +51,39 @@ fn between(device: &Device, linked: bool) -> Between {
     }
 }
 
-/// A device's stream, lent to a transfer.
+/// A device's stream, lent to a transfer when it first needs one: transfers that wait for their
+/// ready events may be many, and to make a stream while another is held may wait for that one.
 #[derive(Debug)]
 struct Lent {
     device: Arc<Device>,
-    stream: Option<Stream>,
+    stream: OnceLock<Stream>,
+    spoiled: bool,
 }
 
 impl Lent {
-    fn new(devices: &Devices, view: &Ordered<DeviceView<u8>>) -> Result<Lent, DeviceError> {
-        let device = devices.of(view.buffer().memory().context());
-        Ok(Lent {
-            stream: Some(device.stream()?),
-            device,
-        })
+    fn new(devices: &Devices, view: &Ordered<DeviceView<u8>>) -> Lent {
+        Lent {
+            device: devices.of(view.buffer().memory().context()),
+            stream: OnceLock::new(),
+            spoiled: false,
+        }
     }
 
     fn stream(&self) -> Result<&Stream, DeviceError> {
-        let gone = || DeviceError::Unavailable("the stream was given back".into());
-        self.stream.as_ref().ok_or_else(gone)
+        if self.spoiled {
+            return Err(DeviceError::Unavailable("the stream was given back".into()));
+        }
+        if let Some(stream) = self.stream.get() {
+            return Ok(stream);
+        }
+        let stream = self.device.stream()?;
+        Ok(self.stream.get_or_init(|| stream))
     }
 
     /// Something on the stream has failed: it is not used again.
     fn spoil(&mut self) {
-        self.stream = None;
+        self.spoiled = true;
+        self.stream.take();
     }
 }
 

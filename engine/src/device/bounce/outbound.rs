@@ -57,7 +57,7 @@ impl Outbound {
     ) -> Result<Outbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes();
-        let lent = Lent::new(devices, &view)?;
+        let lent = Lent::new(devices, &view);
         let end = memory.end();
         let mut outbound = Outbound::of(devices, bytes, claim, end, Some((lent, view)));
         outbound.advance()?;
@@ -119,7 +119,7 @@ impl Outbound {
     ) -> Result<Outbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes();
-        let lent = Lent::new(devices, &view)?;
+        let lent = Lent::new(devices, &view);
         let end = memory.end();
         let mut outbound = Outbound::of(devices, bytes, Claim::Send, end, Some((lent, view)));
         let to = End {
@@ -148,6 +148,7 @@ impl Outbound {
         if let Some(slot) = self.idle.pop() {
             return Ok(Some(slot));
         }
+        let must_be_late = self.must_be_late()?;
         let kind = match self.handed {
             Some(_) => Kind::Shared,
             None => Kind::Any,
@@ -164,11 +165,21 @@ impl Outbound {
             Claim::Send if self.late.is_late()? => Claim::Announced,
             claim => claim,
         };
-        let slot = pool.take(context, (want, least), claim, kind)?;
+        let slot = match must_be_late {
+            true => None,
+            false => pool.take(context, (want, least), claim, kind)?,
+        };
         if slot.is_none() && self.wants_memory() {
             self.note(); // nobody rings when memory is there
         }
         Ok(slot)
+    }
+
+    /// Whether nothing may be queued yet: behind its producer, which may wait for a message, it
+    /// would hold up what shares the hardware's queue with its stream.
+    fn must_be_late(&mut self) -> Result<bool, DeviceError> {
+        let holds = |(lent, _): &(Lent, _)| lent.device.context.holds_streams();
+        Ok(self.from.as_ref().is_some_and(holds) && self.late.is_late()?)
     }
 
     /// Whether it waits for memory that others have.
@@ -415,6 +426,9 @@ impl Outbound {
 
     /// Waits on the host until bytes are ready (blocking).
     pub fn wait(&mut self) -> Result<(), DeviceError> {
+        if self.must_be_late()? {
+            self.late.synchronize()?;
+        }
         self.advance()?;
         match self.pieces.front() {
             Some(piece) => piece.event.as_ref().map_or(Ok(()), Event::synchronize),

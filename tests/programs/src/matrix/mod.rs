@@ -62,6 +62,10 @@ fn cells(comm: &Communicator, way: Way, which: &str) {
         true => cells::sample(way),
         false => cells::drawn(way, which.parse().expect("a seed")),
     };
+    // What takes long, or hangs, is told: nothing was printed yet where the first context does.
+    if comm.rank() == 0 {
+        println!("{}: {} cells", way.name(), all.len());
+    }
     let device = Device::of(comm, way);
     for (at, cell) in all.iter().enumerate() {
         // Where it hangs, if it does.
@@ -337,7 +341,7 @@ fn check_way(comm: &Communicator, cell: &Cell, before: DeviceTraffic) {
         Way::Device | Way::Linked if reads => Some([u64::from(!sends), 0, 0, 0]),
         Way::Device | Way::Linked if writes => Some([u64::from(sends), 0, 0, 0]),
         Way::Device | Way::Linked | Way::Bounded | Way::Pipelined => {
-            assert_eq!(did[3] > 0, sends, "{cell}");
+            assert_eq!(did[3] > 0, sends, "{cell}: {did:?}");
             Some([0, 0, 0, did[3]])
         }
         _ => None,
@@ -346,12 +350,12 @@ fn check_way(comm: &Communicator, cell: &Cell, before: DeviceTraffic) {
         assert_eq!(did, right, "{cell}");
         return;
     }
-    assert_eq!((did[0], did[3]), (0, 0), "{cell}");
+    assert_eq!((did[0], did[3]), (0, 0), "{cell}: {did:?}");
     // Slots are handed over; the host end copies, once.
     let hands_over = !matches!(cell.way, Way::Unregistered | Way::Unshared | Way::Network);
     if hands_over {
         let end = if sends { cell.from } else { cell.to };
-        assert_eq!(did[1] > 0, sends, "{cell}");
+        assert_eq!(did[1] > 0, sends, "{cell}: {did:?}");
         assert_eq!(did[2], if end.on_device() { 0 } else { bytes }, "{cell}");
     }
 }
