@@ -91,6 +91,9 @@ fn processes_that_take_turns_leave_the_work_to_one_of_them() {
         let lower = ["plain-plain-lower", "mapped-exportable-lower"];
         mapped("1", &turns, &cells(&[&lower, WRITTEN]));
         mapped("1", &turns, &["short", "turns"]).quiet();
+        let mut sample = job(2, &["--emulate-gpus", "1"], &["matrix", "device", "sample"]);
+        settings(&mut sample, &turns);
+        finish(&mut sample).through(&[0, 1]).code(0);
         for (mps, kernels) in [("0", false), ("1", true)] {
             let mut runs = job(2, &["--emulate-gpus", "1"], &["mapped", "runs"]);
             settings(&mut runs, &[("OSIER_EMULATED_MPS", mps)]);
