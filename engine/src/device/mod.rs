@@ -89,6 +89,10 @@ impl DeviceMemory {
         let _held = (use_ != Use::Inspect).then(|| context.hold().ok());
         let ready = use_ != Use::Inspect && is_ready(view.ready_event());
         let view = view.map(DeviceView::erased);
+        let view = match ready {
+            true => Ordered::new(view.into_inner(), After::Now),
+            false => view,
+        };
         DeviceMemory {
             ready,
             view: match use_ {
@@ -586,16 +590,14 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whether a ready event has passed already, where that is worth a question: a message that the
-/// processor could move itself would wait for the event that is recorded behind it.
+/// Whether memory is valid already. One question to a stream that has no work left spares it the
+/// record of an event, and a stream of ours the wait for that.
 fn is_ready(ready_event: &After) -> bool {
     match ready_event {
-        After::Stream(stream) if osier_kernels::bar1::available().is_ok() => {
-            // Asking a stream that is captured would end the capture.
-            stream.is_captured() == Ok(false) && stream.is_done() == Ok(true)
-        }
+        // Asking a stream that is captured would end the capture.
+        After::Stream(stream) => stream.is_captured() == Ok(false) && stream.is_done() == Ok(true),
         After::Now => true,
-        _ => false,
+        After::Event(_) => false,
     }
 }
 
