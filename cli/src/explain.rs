@@ -9,7 +9,7 @@ use osier::config;
 use osier::model::{self, Cached, Origin};
 use osier_engine::protocol::Protocol;
 use osier_engine::protocol::device::{
-    Class, DeviceCosts, End, LEAST_DEVICE_SLOT_BYTES, Means, Move, Predicted, Space,
+    Class, DeviceCosts, End, LEAST_DEVICE_SLOT_BYTES, Means, Move, Predicted, Space, Turns,
 };
 use osier_engine::protocol::reach::Placement;
 use osier_engine::protocol::select::{
@@ -289,8 +289,11 @@ fn predict(
         pair: devices.then_some(DevicePair {
             from: sent,
             to: Some(received),
-            turns: placement == Placement::Device
-                && device.as_ref().is_some_and(|device| !device.mps),
+            // From rank 0 to rank 1.
+            turns: match device.as_ref().is_some_and(|device| !device.mps) {
+                true if placement == Placement::Device => Turns::of(0, 1),
+                _ => Turns::None,
+            },
             ..DevicePair::opened(placement)
         }),
         // A host's send does not know that a device receives it.
@@ -337,14 +340,15 @@ fn predict(
     if !matches!(short, Able::No(_)) && !probe::gdrcopy().available {
         others.push(("BAR1 window (gdrcopy)".into(), None, probe::gdrcopy().note));
     }
+    let turns = message.pair.is_some_and(|pair| pair.turns.are_taken());
     let means = (
         rules
             .model
-            .means(from, Move::Fill, bytes, message.bar1_windows.0)
+            .means(from, Move::Fill, bytes, (message.bar1_windows.0, turns))
             .0,
         rules
             .model
-            .means(to, Move::Empty, bytes, message.bar1_windows.1)
+            .means(to, Move::Empty, bytes, (message.bar1_windows.1, turns))
             .0,
     );
     Ok(Explained {

@@ -150,7 +150,7 @@ impl RawView {
             unsafe { self.pack(0..self.bytes, to) };
             return Ok(());
         };
-        let mut transfer = Outbound::new(devices, memory, Claim::Send)?;
+        let mut transfer = Outbound::new(devices, memory, Claim::Send, false)?;
         let mut at = 0;
         while at < self.bytes {
             transfer.wait()?;

@@ -67,7 +67,7 @@ kinds! {
         "where in shared memory, or on the device, the next bytes lie";
     // Slots return to the sender.
     SLOT_CREDIT = 15: "how many", "send", "0", "none";
-    LAYOUT = 16: "0", "slot", "0", "a layout, kept for later offers";
+    LAYOUT = 16: "1 = more follows", "slot", "0", "a layout or a part of one, kept for later offers";
     // In place of a message.
     POISON = 17: "0", "tag", "rank", "none";
     FD_REQUEST = 18: "1 = of slots, 2 = of the receive (halves are exchanged)", "send", "receive",
@@ -121,6 +121,8 @@ pub const NOT_WRITTEN: u16 = 1;
 
 /// In the aux of READY: the ready event of the memory has failed.
 pub const NEVER: u16 = 1;
+/// In the aux of LAYOUT: another part follows.
+pub const MORE: u16 = 1;
 
 /// The receiver has the data.
 pub const OUTCOME_DONE: u16 = 0;

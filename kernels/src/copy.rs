@@ -86,6 +86,42 @@ impl Extent {
     }
 }
 
+/// Shorter copies to a device go by the channel of kernels, not by a copy engine: on an H200
+/// with driver 580 4 KiB do, 32 KiB do not (two processes in turn: 143 and 9 us; rows 8.5 us).
+pub(crate) const INLINED_BYTES: u64 = 32 << 10;
+
+/// A run of bytes as rows that lie one behind the other, the fewest, at least two if it has two
+/// bytes.
+pub(crate) fn in_rows(from: u64, to: u64, bytes: usize) -> abi::Copy2d {
+    let mut candidates = (2..).take_while(|rows| rows * rows <= bytes);
+    let least = candidates.find(|&rows| bytes.is_multiple_of(rows));
+    let height = least.unwrap_or(bytes.max(1));
+    let width = bytes / height;
+    plane((from, width), (to, width), (width, height))
+}
+
+/// A rectangle of bytes between addresses with pitches.
+fn plane(from: (u64, usize), to: (u64, usize), (width, height): (usize, usize)) -> abi::Copy2d {
+    abi::Copy2d {
+        src_x: 0,
+        src_y: 0,
+        src_kind: abi::MEMORY_UNIFIED,
+        src_host: std::ptr::null(),
+        src: from.0,
+        src_array: std::ptr::null_mut(),
+        src_pitch: from.1,
+        dst_x: 0,
+        dst_y: 0,
+        dst_kind: abi::MEMORY_UNIFIED,
+        dst_host: std::ptr::null_mut(),
+        dst: to.0,
+        dst_array: std::ptr::null_mut(),
+        dst_pitch: to.1,
+        width,
+        height,
+    }
+}
+
 /// Copies a box of bytes, such as a face of a grid; a rectangle if it has one
 /// plane.
 ///
@@ -106,24 +142,11 @@ pub fn copy_box<T: Datatype>(
         }
         let driver = stream.context().enter()?;
         if extent.depth == 1 {
-            let copy = abi::Copy2d {
-                src_x: 0,
-                src_y: 0,
-                src_kind: abi::MEMORY_UNIFIED,
-                src_host: std::ptr::null(),
-                src: src.address(),
-                src_array: std::ptr::null_mut(),
-                src_pitch: from.1.row_bytes,
-                dst_x: 0,
-                dst_y: 0,
-                dst_kind: abi::MEMORY_UNIFIED,
-                dst_host: std::ptr::null_mut(),
-                dst: dst.address(),
-                dst_array: std::ptr::null_mut(),
-                dst_pitch: to.1.row_bytes,
-                width: extent.width,
-                height: extent.height,
-            };
+            let copy = plane(
+                (src.address(), from.1.row_bytes),
+                (dst.address(), to.1.row_bytes),
+                (extent.width, extent.height),
+            );
             // SAFETY: as in `copy`; the box was checked against both slices.
             return unsafe { driver.cuMemcpy2DAsync_v2(&copy, stream.raw()) };
         }
@@ -281,6 +304,17 @@ pub(crate) fn note_behind<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_the_run() {
+        for bytes in 0..2000 {
+            let rows = in_rows(1 << 40, 1 << 41, bytes);
+            assert_eq!((rows.src, rows.dst), (1 << 40, 1 << 41));
+            assert_eq!((rows.src_pitch, rows.dst_pitch), (rows.width, rows.width));
+            assert_eq!(rows.width * rows.height, bytes);
+            assert!(rows.height >= bytes.min(2), "{bytes}");
+        }
+    }
 
     #[test]
     fn boxes_stay_inside() {

@@ -91,6 +91,14 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
         .collect()
 }
 
+/// Number of devices that the driver shows.
+///
+/// # Errors
+/// No driver, or it refuses.
+pub fn device_count() -> Result<usize> {
+    Driver::get()?.device_count()
+}
+
 fn info(driver: &Driver, ordinal: i32, count: i32) -> Result<DeviceInfo> {
     let device = device(driver, ordinal)?;
     let flag = |which| attribute(driver, device, which).is_ok_and(|value| value != 0);

@@ -76,7 +76,7 @@ mod stream_semaphore;
 mod user;
 
 pub use callback::Callback;
-pub use device::{Context, DeviceId, DeviceInfo, Held, Link, devices};
+pub use device::{Context, DeviceId, DeviceInfo, Held, Link, device_count, devices};
 pub use device_link::{DeviceLink, DeviceLinks, NvLinks, device_links, nvlinks_to};
 pub use driver::{Driver, ENTRY_POINTS, own_thread};
 pub use error::{DeviceError, Result};

@@ -36,6 +36,9 @@ pub enum Engine {
     /// A copy engine of the device.
     #[default]
     Copies,
+    /// A copy engine, also of short runs to the device: the driver sends those by the channel
+    /// of kernels, which waits for the process's turn where processes take turns.
+    CopyEngine,
     /// A kernel, as it moves what has gaps.
     Kernel,
 }
@@ -569,6 +572,14 @@ impl Packer {
                 let inside = place.layout() + offset;
                 let (from, to) = if pack { (inside, flat) } else { (flat, inside) };
                 let driver = self.context.enter()?;
+                let inlined = !pack && *bytes < crate::copy::INLINED_BYTES;
+                if inlined && engine == Some(Engine::CopyEngine) {
+                    let rows = crate::copy::in_rows(from, to, *bytes as usize);
+                    return ending.queue(|stream| {
+                        // SAFETY: as said below; the rows are the run.
+                        unsafe { driver.cuMemcpy2DAsync_v2(&rows, stream.raw()) }
+                    });
+                }
                 ending.queue(|stream| {
                     // SAFETY: view and range were checked; the memory lives until
                     // the event that the caller notes has passed.

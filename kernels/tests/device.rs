@@ -25,14 +25,21 @@ fn pinned_memory_is_borrowed_by_the_host_alone() {
     assert_eq!(staged.host().unwrap(), [1, 2, 3]);
 }
 
-/// A run moved by a kernel: from and to each alignment, with ragged ends.
+/// A run moved by a kernel, or by a copy engine at any length: from and to each alignment, with
+/// ragged ends.
 #[test]
-fn kernels_move_runs() {
+fn kernels_and_copy_engines_move_runs() {
+    for engine in [Engine::Kernel, Engine::CopyEngine] {
+        moves_runs(engine);
+    }
+}
+
+fn moves_runs(engine: Engine) {
     let Some(context) = context() else { return };
     let (stream, packer) = (Stream::new(&context).unwrap(), Packer::new(&context));
     let bytes: Vec<u8> = (0..6000).map(|i| (i * 7 + i / 256) as u8).collect();
     let source = upload(&stream, &bytes);
-    for n in [1, 2, 15, 16, 31, 300, 5000] {
+    for n in [1, 2, 15, 16, 31, 49, 300, 5000] {
         for (from, to) in [(0, 0), (1, 0), (0, 3), (5, 13), (8, 4), (2, 2)] {
             let run = Type::contiguous(n, &Type::basic(Basic::U8)).unwrap();
             let run = run.commit().unwrap();
@@ -40,7 +47,6 @@ fn kernels_move_runs() {
             let view = DeviceView::new(&source, from, &run, 1).unwrap();
             let room = packed.slice(to..to + n).unwrap();
             let ordered = room.after_stream(&stream);
-            let engine = Engine::Kernel;
             packer
                 .pack_by(
                     engine,
@@ -66,13 +72,13 @@ fn kernels_move_runs() {
             right[to..to + n].copy_from_slice(&bytes[from..from + n]);
             assert!(
                 download(&stream, &packed) == right,
-                "{n} bytes, {from} to {to}"
+                "{engine:?}, {n} bytes, {from} to {to}"
             );
             let mut right = vec![9; 6000];
             right[from..from + n].copy_from_slice(&bytes[from..from + n]);
             assert!(
                 download(&stream, &back) == right,
-                "{n} bytes, {to} to {from}"
+                "{engine:?}, {n} bytes, {to} to {from}"
             );
         }
     }

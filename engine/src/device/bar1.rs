@@ -50,7 +50,10 @@ impl Devices {
     /// is one run and valid now, and nothing is predicted to be quicker.
     pub fn bar1(&self, memory: &DeviceMemory, what: Move, bytes: usize) -> Option<Run> {
         let run = self.reached_by_processor(memory, bytes)?;
-        let quickest = self.model().means(memory.end(), what, bytes, true).0;
+        let quickest = self
+            .model()
+            .means(memory.end(), what, bytes, (true, false))
+            .0;
         (quickest == Means::Bar1Window && memory.is_valid() == Ok(true)).then_some(run)
     }
 }

@@ -89,6 +89,10 @@ impl DeviceMemory {
         let _held = (use_ != Use::Inspect).then(|| context.hold().ok());
         let ready = use_ != Use::Inspect && is_ready(view.ready_event());
         let view = view.map(DeviceView::erased);
+        let view = match ready {
+            true => Ordered::new(view.into_inner(), After::Now),
+            false => view,
+        };
         DeviceMemory {
             ready,
             view: match use_ {
@@ -212,6 +216,8 @@ pub struct Devices {
     pool: Arc<Pool>,
     /// Memory of each device for slots, in bytes.
     slots: usize,
+    /// Ranks of the job.
+    ranks: usize,
     pipelining: Mutex<Pipelining>,
     /// Where reductions combine.
     reductions: Mutex<Reductions>,
@@ -242,6 +248,7 @@ impl Devices {
         let (least, most) = (2 * LEAST_DEVICE_SLOT_BYTES, model.limits.device_memory);
         model.limits.device_memory = (slots / 4).max(least).min(most);
         Devices {
+            ranks: rank.as_ref().map_or(1, |rank| rank.job().ranks()),
             pool: Arc::new(Pool::new(rank, limit)),
             slots,
             pipelining: Mutex::new(settings::pipeline().unwrap_or_default()),
@@ -291,6 +298,11 @@ impl Devices {
     pub fn configure(&self, rank: u32, limits: Limits) {
         let _ = self.rank.set(rank);
         lock(&self.imports).limit(limits);
+    }
+
+    /// The rank, once it is known.
+    pub fn rank(&self) -> Option<u32> {
+        self.rank.get().copied()
     }
 
     /// Memory of another process; `None` if there is no room for it now.
@@ -502,8 +514,10 @@ impl Devices {
         }
         let mut model = self.model();
         model.limits.blocks = context.packing_blocks();
+        let crowded = osier_kernels::device_count().is_ok_and(|count| self.ranks > count);
         let device = Arc::new(Device {
             model,
+            in_turns: crowded && !context.has_mps(),
             slots: Arc::new(Pool::on_device(context, self.slots)),
             context: context.clone(),
             packer: Packer::new(context),
@@ -520,6 +534,9 @@ impl Devices {
 struct Device {
     context: Context,
     packer: Packer,
+    /// Other processes may have it by turns: they do not share it, and there are more ranks
+    /// than devices.
+    in_turns: bool,
     /// With the blocks that this device has for messages.
     model: Model,
     streams: Mutex<Vec<Stream>>,
@@ -573,16 +590,14 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whether a ready event has passed already, where that is worth a question: a message that the
-/// processor could move itself would wait for the event that is recorded behind it.
+/// Whether memory is valid already. One question to a stream that has no work left spares it the
+/// record of an event, and a stream of ours the wait for that.
 fn is_ready(ready_event: &After) -> bool {
     match ready_event {
-        After::Stream(stream) if osier_kernels::bar1::available().is_ok() => {
-            // Asking a stream that is captured would end the capture.
-            stream.is_captured() == Ok(false) && stream.is_done() == Ok(true)
-        }
+        // Asking a stream that is captured would end the capture.
+        After::Stream(stream) => stream.is_captured() == Ok(false) && stream.is_done() == Ok(true),
         After::Now => true,
-        _ => false,
+        After::Event(_) => false,
     }
 }
 

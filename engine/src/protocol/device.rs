@@ -20,6 +20,12 @@
 //! each byte the longest of what the layout takes, what the link to the host takes, and
 //! what its thread blocks take together. A copy of one run takes the copy engine.
 //!
+//! Where two processes take turns on a device ([`Turns`]), the work of one does not begin before
+//! the other's has ended, and then after a turn: the driver changes contexts, some 150 us. A
+//! message that one kernel carries needs none if the same process does all that either could.
+//! Slots are filled in rounds, as many as there are in a turn, and emptied in another. Copy
+//! engines between a device and the host work for both at once.
+//!
 //! A short message of one run is moved by the copy engine, by a kernel, or by the processor
 //! through a BAR1 window, where there is one ([`Means`]); what has gaps by a kernel.
 //!
@@ -122,9 +128,10 @@ fn peer_block_ns() -> f64 {
     0.0028
 }
 
-/// Without the multi-process service (MPS); a guess until it is measured.
+/// Without the multi-process service (MPS): what messages of 8 bytes and of 4 MiB took longer
+/// between two processes than between threads on one H200 (driver 580.159.04, 2026-11-26).
 fn turn_ns() -> f64 {
-    200_000.0
+    145_000.0
 }
 
 impl Default for DeviceCosts {
@@ -277,13 +284,41 @@ impl fmt::Display for Means {
     }
 }
 
+/// Whether two processes take turns on a device, and whose work is done there if it can be
+/// either's: always the same one's, as long as there is no need for a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Turns {
+    /// They work at once, or do not share a device.
+    #[default]
+    None,
+    /// The sender's.
+    Sender,
+    /// The receiver's.
+    Receiver,
+}
+
+impl Turns {
+    /// Of two that take turns, whose numbers are these: the lower one works.
+    pub fn of(sender: u32, receiver: u32) -> Turns {
+        match sender < receiver {
+            true => Turns::Sender,
+            false => Turns::Receiver,
+        }
+    }
+
+    /// Whether they take turns.
+    pub fn are_taken(self) -> bool {
+        self != Turns::None
+    }
+}
+
 /// What lies between two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Between {
     /// Two devices that are linked; else one, or two that are not.
     pub linked: bool,
     /// One device, on which the two processes take turns.
-    pub turns: bool,
+    pub turns: Turns,
     /// The sender has offered its memory, and packs nothing before it is asked to.
     pub offered: bool,
     /// The processor reaches the sender's memory, and the receiver's, by a BAR1 window.
@@ -404,9 +439,16 @@ impl Model {
         }
     }
 
-    /// What moves a short message at one of its ends, and how long that takes. An
-    /// `aperture`: the processor reaches the memory by one.
-    pub fn means(&self, end: End, what: Move, bytes: usize, bar1: bool) -> (Means, f64) {
+    /// What moves a short message at one of its ends, and how long that takes, without a
+    /// turn. `bar1`: the processor reaches the memory by a window. `turns`: a kernel needs a
+    /// turn, and a copy engine none.
+    pub fn means(
+        &self,
+        end: End,
+        what: Move,
+        bytes: usize,
+        (bar1, turns): (bool, bool),
+    ) -> (Means, f64) {
         if end.space == Space::Host {
             return (Means::Host, 0.0);
         }
@@ -429,39 +471,42 @@ impl Model {
         };
         let through = bar1.then_some((Means::Bar1Window, through));
         let all = [Some(copies), Some(kernel), through].into_iter().flatten();
-        let cheapest = all.min_by(|a, b| a.1.total_cmp(&b.1));
+        let with_turn = |(means, ns): &(Means, f64)| match (means, turns) {
+            (Means::Kernel, true) => ns + device.turn_ns,
+            _ => *ns,
+        };
+        let cheapest = all.min_by(|a, b| with_turn(a).total_cmp(&with_turn(b)));
         cheapest.unwrap_or(kernel)
     }
 
     fn bounce_ns(&self, hop: Hop, bytes: usize) -> f64 {
         let (read, written) = hop.between.bar1_windows;
-        let (_, fill) = self.means(hop.from, Move::Fill, bytes, read);
-        let (_, empty) = self.means(hop.to, Move::Empty, bytes, written);
-        let turn = match hop.between.turns {
+        let turns = hop.between.turns.are_taken();
+        let (filled, fill) = self.means(hop.from, Move::Fill, bytes, (read, turns));
+        let (emptied, empty) = self.means(hop.to, Move::Empty, bytes, (written, turns));
+        let turn = match turns && [filled, emptied].contains(&Means::Kernel) {
             true => self.device.turn_ns,
             false => 0.0,
         };
         self.link.eager_ns(bytes) + fill + turn + empty
     }
 
-    /// The stages of `pieces` pieces of `f` bytes. Where processes take turns on a device,
-    /// neither end's work begins before the other's has ended.
-    fn stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
-        let free = self.free_stages(hop, f, pieces);
-        if !hop.between.turns {
-            return free;
-        }
-        let turns = 2.0 * self.device.turn_ns;
-        let cycle = free.cycle + turns;
-        Stages {
-            first: free.first + turns,
-            slowest: cycle,
-            cycle,
+    /// How many of the ends take turns on a device: those that do not leave their work to a
+    /// copy engine.
+    fn ends_in_turns(&self, hop: Hop) -> usize {
+        let takes = |end: &End| match hop.protocol {
+            // Within a device the driver copies by a kernel, too.
+            Protocol::DeviceSlots => true,
+            _ => end.space != Space::Host && end.class != Class::Run,
+        };
+        match hop.between.turns.are_taken() {
+            true => [hop.from, hop.to].iter().filter(|end| takes(end)).count(),
+            false => 0,
         }
     }
 
-    /// The stages where each end works as soon as it can.
-    fn free_stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
+    /// The stages of `pieces` pieces of `f` bytes, where each end works as soon as it can.
+    fn stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
         let message = self.link.latency_ns + self.link.overhead_ns;
         let shake = 2.0 * self.link.latency_ns;
         if hop.protocol == Protocol::DeviceSlots {
@@ -550,6 +595,14 @@ impl Model {
             cycle,
         } = self.stages(hop, f, bytes.div_ceil(f));
         let pieces = bytes.div_ceil(f).max(1);
+        if self.ends_in_turns(hop) == 2 {
+            // One end after the other: it fills what there is, and then it is emptied.
+            let rounds = pieces.div_ceil(cut.depth.max(1)) as f64;
+            return first
+                + (pieces - 1) as f64 * cycle
+                + (2.0 * rounds - 1.0) * self.device.turn_ns;
+        }
+        let first = first + self.ends_in_turns(hop) as f64 * self.device.turn_ns;
         // A piece waits for one that comes back only if there are more than may be out.
         let returns = match cut.depth < pieces {
             true => cycle / cut.depth as f64,
@@ -582,10 +635,13 @@ impl Model {
                 break;
             }
             let f = fragment.min(bytes.max(1));
-            // As many as keep the slowest stage busy.
+            // As many as keep the slowest stage busy, or as fit into a turn.
             let Stages { slowest, cycle, .. } = self.stages(hop, f, bytes.div_ceil(f));
-            let busy = (cycle / slowest).ceil();
-            let depth = (busy as usize).min(bytes.div_ceil(f)).clamp(1, most);
+            let busy = match self.ends_in_turns(hop) {
+                2 => most,
+                _ => (cycle / slowest).ceil() as usize,
+            };
+            let depth = busy.min(bytes.div_ceil(f)).clamp(1, most);
             let cut = Pipeline { fragment, depth };
             let ns = self.pieces_ns(hop, bytes, cut);
             let memory = |cut: &Pipeline| cut.fragment * cut.depth;
@@ -610,10 +666,12 @@ impl Model {
     fn kernel_ns(&self, hop: Hop, bytes: usize, messages: f64) -> f64 {
         let Hop { from, to, .. } = hop;
         let device = &self.device;
-        let turn = if hop.between.turns {
-            device.turn_ns
-        } else {
-            0.0
+        // Whoever works all the time needs no turn.
+        let turn = match (hop.between.turns, hop.protocol) {
+            (Turns::None, _)
+            | (Turns::Sender, Protocol::DevicePut)
+            | (Turns::Receiver, Protocol::DeviceGet) => 0.0,
+            _ => device.turn_ns,
         };
         let latency = messages * self.link.latency_ns + turn;
         let runs = from.class == Class::Run && to.class == Class::Run;
@@ -693,8 +751,8 @@ impl Model {
     }
 
     /// The pieces that a sender cuts a long message into before it knows where it goes:
-    /// as for another device.
-    pub fn pieces(&self, from: End, bytes: usize) -> Pipeline {
+    /// as for another device, or for another process on its own, if that may be.
+    pub fn pieces(&self, from: End, bytes: usize, turns: Turns) -> Pipeline {
         let to = End {
             space: Space::Device,
             class: from.class,
@@ -703,7 +761,10 @@ impl Model {
             from,
             to,
             protocol: Protocol::HostSlots,
-            between: Between::default(),
+            between: Between {
+                turns,
+                ..Between::default()
+            },
         };
         self.cut(hop, bytes).0
     }
@@ -876,7 +937,8 @@ mod tests {
         };
         let (run, strided) = (end(Class::Run), end(Class::Strided));
         let (copies, kernels) = (with(6000.0, 5000.0), with(4000.0, 7000.0));
-        let means = |model: &Model, end, what, bytes, bar1| model.means(end, what, bytes, bar1).0;
+        let means =
+            |model: &Model, end, what, bytes, bar1| model.means(end, what, bytes, (bar1, false)).0;
         let table = [
             means(&copies, run, Move::Fill, 8, false),
             means(&kernels, run, Move::Fill, 8, false),

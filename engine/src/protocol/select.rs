@@ -24,7 +24,7 @@
 
 use super::Protocol;
 use super::cost::{LinkCosts, MIN_FRAGMENT_BYTES};
-use super::device::{Between, Class, End, Model, Pipeline, Predicted, Space};
+use super::device::{Between, Class, End, Model, Pipeline, Predicted, Space, Turns};
 use super::reach::{Placement, Reach, supported};
 use super::states;
 use osier_kernels::handle::Made;
@@ -79,7 +79,7 @@ pub struct DevicePair {
     /// The receive has room for all of the message.
     pub fits: bool,
     /// Both lie on one device, on which two processes take turns.
-    pub turns: bool,
+    pub turns: Turns,
 }
 
 impl DevicePair {
@@ -91,7 +91,7 @@ impl DevicePair {
             to: Some(Made::Plain),
             layout_known: true,
             fits: true,
-            turns: false,
+            turns: Turns::None,
         }
     }
 }
@@ -396,7 +396,7 @@ impl Rules {
         let Some(ns) = host else {
             let between = Between {
                 linked: m.linked(),
-                turns: m.pair.is_some_and(|pair| pair.turns),
+                turns: m.pair.map_or(Turns::None, |pair| pair.turns),
                 offered: m.offered,
                 bar1_windows: m.bar1_windows,
             };

@@ -16,8 +16,10 @@ use osier_transports::cuda_ipc::Name;
 
 /// Cached layouts of one rank at another.
 pub const LAYOUTS: usize = 64;
-/// Longest LAYOUT message.
-pub const LAYOUT_BYTES: usize = 16 << 10;
+/// Longest LAYOUT message: a longer layout comes in several.
+pub const LAYOUT_PART_BYTES: usize = 16 << 10;
+/// Longest layout: 16 thousand blocks from a list.
+pub const LAYOUT_BYTES: usize = 256 << 10;
 
 /// The layout of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (9, 0xab55_aed0_865d_0419),
     // Cells of a page have the length of their block at the front.
     (10, 0xab55_aed0_865d_0419),
+    // Layouts of devices' memory come in parts.
+    (11, 0x9d99_fc0f_23b2_ce2e),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.
@@ -60,6 +62,7 @@ fn digest(kinds: &[Kind]) -> u64 {
         ("GIVE_UP", GIVE_UP),
         ("NOT_WRITTEN", NOT_WRITTEN),
         ("NEVER", NEVER),
+        ("MORE", MORE),
         ("OUTCOME_DONE", OUTCOME_DONE),
         ("OUTCOME_CANCELLED", OUTCOME_CANCELLED),
         ("OUTCOME_CLOSED", OUTCOME_CLOSED),
@@ -71,6 +74,7 @@ fn digest(kinds: &[Kind]) -> u64 {
         WINDOW_BYTES,
         TOTAL_BYTES,
         offer::LAYOUTS,
+        offer::LAYOUT_PART_BYTES,
         offer::LAYOUT_BYTES,
     ] {
         digest.add(&bytes.to_le_bytes());

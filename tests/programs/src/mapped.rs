@@ -170,6 +170,8 @@ pub fn run(comm: &Communicator, what: &[&str]) {
             }
         }
         ["short", how] => short(comm, how),
+        ["runs"] => runs(comm),
+        ["listed", made, way] => listed(comm, kind(made), way),
         ["edges", first] => edges(comm, *first == "copied"),
         ["refused", from, to] => refused(comm, kind(from), kind(to)),
         ["dropped", from, to] => dropped(comm, kind(from), kind(to)),
@@ -223,20 +225,122 @@ fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) 
                     }
                     let did = less(device_traffic(comm), before);
                     let sends = me == sender;
-                    let kernels = (way == "kernel" && !sends) || (way == "put" && sends);
+                    let kernels = match way {
+                        "kernel" => !sends,
+                        "put" => sends,
+                        // Whoever sends.
+                        "lower" => me == 0,
+                        _ => false,
+                    };
                     assert_eq!(did.copied, 0, "{what}");
                     assert_eq!(did.kernels, u64::from(kernels), "{what}");
                     assert_eq!(did.handed > 0, way == "host" && sends, "{what}");
                     assert_eq!(did.device_slots > 0, way == "slots" && sends, "{what}");
-                    assert!(["kernel", "put", "slots", "host"].contains(&way));
+                    assert!(["kernel", "put", "lower", "slots", "host"].contains(&way));
                 }
             }
         }
     }
 }
 
+/// Lists of blocks to others: by one kernel, if both ranks can be told them in however many
+/// parts, the second time without that.
+fn listed(comm: &Communicator, made: Made, way: &str) {
+    let (device, me) = (Device::of(comm), comm.rank());
+    let byte = Type::basic(Basic::U8);
+    let list = |blocks: usize, apart: usize| {
+        let length = |i: usize| 90 + i * 37 % 51;
+        let mut at = 1;
+        let blocks = (0..blocks).map(|i| {
+            let block = (length(i), at as isize);
+            at += length(i) + apart + i % 3;
+            block
+        });
+        let blocks: Vec<_> = blocks.collect();
+        let list = Type::indexed(&blocks, &byte).and_then(|ty| ty.commit());
+        (list.expect("a layout"), at)
+    };
+    let both = |blocks| [list(blocks, 1), list(blocks, 2)];
+    // One part, two, several, and more than is told.
+    let all = [1000, 1030, 5000, 16_000, 17_000].map(|blocks| (blocks, both(blocks)));
+    for (tag, (blocks, [sent, received])) in all.iter().chain(&all).enumerate() {
+        let told = blocks * 16 < 256 << 10;
+        for sender in 0..2 {
+            let before = device_traffic(comm);
+            if me == sender {
+                let slice = device.with(made, &pattern(sent.1, tag));
+                let view = DeviceView::new(&slice, 0, &sent.0, 1).expect("inside");
+                comm.send(&view.after_stream(&device.stream), 1 - me, tag)
+                    .expect("a send");
+            } else {
+                let slice = device.with(made, &vec![0xa5; received.1]);
+                let view = DeviceView::new(&slice, 0, &received.0, 1).expect("inside");
+                comm.recv(&mut view.after_stream(&device.stream), 1 - me, tag)
+                    .expect("a receive");
+                let all = pattern(sent.1, tag);
+                let right = expected((&sent.0, &all), (&received.0, received.1));
+                assert!(device.bytes(&slice) == right, "{blocks} blocks");
+            }
+            let did = less(device_traffic(comm), before);
+            let works = match way {
+                "lower" => me == 0,
+                _ => me != sender,
+            };
+            assert_eq!(did.kernels, u64::from(told && works), "{blocks} blocks");
+            assert!(told || did.device_slots > 0 || me != sender, "{blocks}");
+        }
+    }
+    // Many at once, so that parts of one wait for room while others are announced.
+    let many: Vec<_> = (0..12).map(|i| list(3000 + i, 1 + i)).collect();
+    let view = |slice: &DeviceSlice<u8>, layout| {
+        let view = DeviceView::new(slice, 0, layout, 1).expect("inside");
+        view.after_stream(&device.stream)
+    };
+    let mut gets = Vec::new();
+    for (tag, (layout, room)) in many.iter().enumerate() {
+        let slice = device.with(made, &vec![0xa5; *room]);
+        let into = comm.irecv(view(&slice, layout), 1 - me, tag);
+        gets.push((into.expect("begun"), slice));
+    }
+    let mut sends = Vec::new();
+    for (tag, (layout, room)) in many.iter().enumerate() {
+        let slice = device.with(made, &pattern(*room, tag + me));
+        let sent = comm.isend(view(&slice, layout), 1 - me, tag);
+        sends.push(sent.expect("begun"));
+    }
+    for (tag, ((into, slice), (layout, room))) in gets.into_iter().zip(&many).enumerate() {
+        into.wait().expect("received");
+        let right = expected((layout, &pattern(*room, tag + 1 - me)), (layout, *room));
+        assert!(device.bytes(&slice) == right, "message {tag}");
+    }
+    for sent in sends {
+        sent.wait().expect("sent");
+    }
+}
+
+/// Runs of bytes both ways, in memory that no other process opens.
+fn runs(comm: &Communicator) {
+    let (device, me) = (Device::of(comm), comm.rank());
+    for (tag, bytes) in [8, 8192, 64 << 10, 1 << 20].into_iter().enumerate() {
+        for sender in 0..2 {
+            if me == sender {
+                let slice = device.with(Kind::Pool, &pattern(bytes, tag + sender));
+                comm.send(&slice.after_stream(&device.stream), 1 - me, tag)
+                    .expect("a send");
+                continue;
+            }
+            let slice = device.with(Kind::Pool, &vec![0xa5; bytes]);
+            comm.recv(&mut slice.after_stream(&device.stream), sender, tag)
+                .expect("a receive");
+            let right = pattern(bytes, tag + sender);
+            assert!(device.bytes(&slice) == right, "{bytes} bytes");
+        }
+    }
+}
+
 /// Short messages, one run or with gaps, in three modes: `bounced` through pinned memory,
-/// moved through an `aperture`, or `announced` all.
+/// moved through an `aperture`, `announced` all, or `bounced` between two processes that take
+/// `turns`.
 fn short(comm: &Communicator, how: &str) {
     let (device, me) = (Device::of(comm), comm.rank());
     let byte = Type::basic(Basic::U8);
@@ -294,7 +398,9 @@ fn short(comm: &Communicator, how: &str) {
                         0 => reached && !kernel && n <= 1500,
                         _ => reached && !kernel,
                     };
-                    assert_eq!(did.kernels, u64::from(kernel && me == 1), "{what}");
+                    // Of two that take turns the lower one works, which sends.
+                    let works = if how == "turns" { 0 } else { 1 };
+                    assert_eq!(did.kernels, u64::from(kernel && me == works), "{what}");
                     assert_eq!(did.bar1_windows, u64::from(through), "{what}");
                     let slots = did.device_slots + did.handed;
                     assert!(slots == 0 || (how == "announced" && !plain), "{what}");

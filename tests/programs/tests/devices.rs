@@ -50,14 +50,23 @@ fn turns_of_processes_are_told() {
         assert!(told.contains(text), "{told}");
     }
     let explain = [
-        "explain", "send", "--from", "device", "--to", "device", "--memory", "pool",
+        "explain", "send", "--from", "device", "--to", "device", "--layout", "triangle",
     ];
-    let pieces = |mps: &str| {
-        let told = run(mps, &[&explain[..], &["--bytes", "4M", "--json"]].concat());
+    let first = |mps: &str, memory: &str| {
+        let what = ["--memory", memory, "--bytes", "4M", "--json"];
+        let told = run(mps, &[&explain[..], &what].concat());
         let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
-        told["ranking"][0]["predicted_ns"].as_f64().expect("a time")
+        let first = &told["ranking"][0];
+        let ns = first["predicted_ns"].as_f64().expect("a time");
+        (first["protocol"].as_str().expect("a name").to_owned(), ns)
     };
-    assert!(pieces("0") > pieces("1") + 200_000.0);
+    // Each slot is worked on by both.
+    assert!(first("0", "pool").1 > first("1", "pool").1 + 140_000.0);
+    // One works for both, rank 0, which sends.
+    let (takes_turns, at_once) = (first("0", "plain"), first("1", "plain"));
+    assert_eq!(takes_turns.0, "rendezvous, put by one kernel");
+    assert_eq!(at_once.0, "rendezvous, get by one kernel");
+    assert!((takes_turns.1 - at_once.1).abs() < 10_000.0);
 }
 
 /// Two devices of one process that are not linked: through the host, named once.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{EXERCISE, emulated, finish, hidden_job, job, settings};
+use support::{EXERCISE, driver_calls, emulated, finish, hidden_job, job, settings};
 
 /// Two ranks that do something with each other's memory.
 #[track_caller]
@@ -68,6 +68,39 @@ fn memory_that_can_be_opened_is_copied_by_one_kernel() {
             mapped(gpus, &[], &cells(&[OPENED])).quiet();
         }
         mapped("1", &[], &["pieces"]).quiet();
+    }
+}
+
+/// Blocks of a list are told in parts, once.
+#[test]
+fn long_lists_of_blocks_are_copied_by_one_kernel() {
+    if emulated() {
+        mapped("1", &[], &["listed", "plain", "kernel"]);
+        mapped("2", &[], &["listed", "mapped", "kernel"]);
+        let turns = [("OSIER_EMULATED_MPS", "0")];
+        mapped("1", &turns, &["listed", "plain", "lower"]);
+    }
+}
+
+/// Where processes take turns on a device, one of them works for both, and of what neither
+/// can do for the other copy engines do what they can.
+#[test]
+fn processes_that_take_turns_leave_the_work_to_one_of_them() {
+    if emulated() {
+        let turns = [("OSIER_EMULATED_MPS", "0")];
+        let lower = ["plain-plain-lower", "mapped-exportable-lower"];
+        mapped("1", &turns, &cells(&[&lower, WRITTEN]));
+        mapped("1", &turns, &["short", "turns"]).quiet();
+        let mut sample = job(2, &["--emulate-gpus", "1"], &["matrix", "device", "sample"]);
+        settings(&mut sample, &turns);
+        finish(&mut sample).through(&[0, 1]).code(0);
+        for (mps, kernels) in [("0", false), ("1", true)] {
+            let mut runs = job(2, &["--emulate-gpus", "1"], &["mapped", "runs"]);
+            settings(&mut runs, &[("OSIER_EMULATED_MPS", mps)]);
+            let calls = driver_calls(&mut runs, &[0, 1]);
+            let launched = calls.iter().any(|call| call.contains("cuLaunchKernel"));
+            assert_eq!(launched, kernels, "{calls:?}");
+        }
     }
 }
 

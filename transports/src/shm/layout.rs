@@ -21,6 +21,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (8, 0xe595_1efc_a3eb_940b),
     (9, 0x174b_04cc_0ffb_3442),
     (10, 0x174b_04cc_0ffb_3442),
+    (11, 0x174b_04cc_0ffb_3442),
 ];
 
 macro_rules! offsets {

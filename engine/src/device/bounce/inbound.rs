@@ -100,23 +100,26 @@ impl std::fmt::Debug for Inbound {
 
 impl Inbound {
     /// For a message of `message` bytes, of which those that do not fit the view are
-    /// never written.
+    /// never written. `other_process`: from one on this machine.
     pub fn new(
         devices: &Arc<Devices>,
         memory: &DeviceMemory,
         message: usize,
+        other_process: bool,
     ) -> Result<Inbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes().min(message);
         let (end, lent) = (memory.end(), Lent::new(devices, &view));
+        let turns = lent.turns(other_process);
+        let model = devices.model();
         Ok(Inbound {
             devices: devices.clone(),
             blocks: lent.device.model.unpack_blocks(end.class),
-            engine: engine(&devices.model(), Some(&lent), end, Move::Empty, bytes),
+            engine: engine(&model, Some(&lent), end, (Move::Empty, bytes), turns),
             lent,
             late: Late::of(&view),
             view,
-            plan: devices.model().pieces(end, bytes),
+            plan: model.pieces(end, bytes, turns),
             bytes,
             written: 0,
             queued: 0,
@@ -146,7 +149,7 @@ impl Inbound {
         message: usize,
         (peer, linked): (Arc<Memory>, bool),
     ) -> Result<Inbound, DeviceError> {
-        let mut inbound = Inbound::new(devices, memory, message)?;
+        let mut inbound = Inbound::new(devices, memory, message, false)?;
         let end = memory.end();
         let model = inbound.lent.device.model;
         let from = End {

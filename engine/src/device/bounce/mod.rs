@@ -27,17 +27,26 @@ pub use inbound::Inbound;
 pub use outbound::Outbound;
 
 use super::{Device, Devices, lock};
-use crate::protocol::device::{Between, End, Means, Model, Move, SHORT_BYTES};
+use crate::protocol::device::{Between, End, Means, Model, Move, SHORT_BYTES, Turns};
 use osier_kernels::{DeviceError, DeviceView, Engine, Ordered, Stream};
 use std::sync::{Arc, OnceLock};
 
 /// What moves a message of one run: short ones a kernel where that tells its end itself, for
-/// behind a copy come an event and a store; else whichever is quicker to begin.
-fn engine(model: &Model, lent: Option<&Lent>, end: End, what: Move, bytes: usize) -> Engine {
-    let tells = lent.is_some_and(|lent| lent.device.context.tells_ends());
-    let quicker = || model.means(end, what, bytes, false).0 == Means::Kernel;
-    match bytes <= SHORT_BYTES && (tells || quicker()) {
+/// behind a copy come an event and a store; else whichever is quicker to begin. Where another
+/// process may have the device's turn, a copy engine, which needs none.
+fn engine(
+    model: &Model,
+    lent: Option<&Lent>,
+    end: End,
+    what: (Move, usize),
+    turns: Turns,
+) -> Engine {
+    let ((what, bytes), turns) = (what, turns.are_taken());
+    let tells = || lent.is_some_and(|lent| lent.device.context.tells_ends());
+    let quicker = || model.means(end, what, bytes, (false, turns)).0 == Means::Kernel;
+    match bytes <= SHORT_BYTES && (!turns && tells() || quicker()) {
         true => Engine::Kernel,
+        false if turns => Engine::CopyEngine,
         false => Engine::Copies,
     }
 }
@@ -46,7 +55,10 @@ fn engine(model: &Model, lent: Option<&Lent>, end: End, what: Move, bytes: usize
 fn between(device: &Device, linked: bool) -> Between {
     Between {
         linked,
-        turns: !linked && !device.context.has_mps(),
+        turns: match !linked && !device.context.has_mps() {
+            true => Turns::Receiver,
+            false => Turns::None,
+        },
         ..Between::default()
     }
 }
@@ -78,6 +90,15 @@ impl Lent {
         }
         let stream = self.device.stream()?;
         Ok(self.stream.get_or_init(|| stream))
+    }
+
+    /// Whether the other end of a message, of another process on this machine or not, may have
+    /// the device by turns.
+    fn turns(&self, other_process: bool) -> Turns {
+        match other_process && self.device.in_turns {
+            true => Turns::Receiver,
+            false => Turns::None,
+        }
     }
 
     /// Something on the stream has failed: it is not used again.

@@ -4,7 +4,7 @@
 use super::{Lent, engine};
 use crate::device::pool::{Claim, Kind, Slot, SlotAddress};
 use crate::device::{DeviceMemory, Devices, Late, UnderWay, passed};
-use crate::protocol::device::{self, Class, End, Move, Pipeline, Space};
+use crate::protocol::device::{self, Class, End, Move, Pipeline, Space, Turns};
 use osier_kernels::{DeviceError, DeviceView, Engine, Event, Ordered};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -49,17 +49,18 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// Begins to pack.
+    /// Begins to pack. `other_process`: for one on this machine.
     pub fn new(
         devices: &Arc<Devices>,
         memory: &DeviceMemory,
         claim: Claim,
+        other_process: bool,
     ) -> Result<Outbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes();
         let lent = Lent::new(devices, &view);
-        let end = memory.end();
-        let mut outbound = Outbound::of(devices, bytes, claim, end, Some((lent, view)));
+        let (end, turns) = (memory.end(), lent.turns(other_process));
+        let mut outbound = Outbound::of(devices, bytes, claim, (end, turns), Some((lent, view)));
         outbound.advance()?;
         Ok(outbound)
     }
@@ -70,14 +71,14 @@ impl Outbound {
             space: Space::Host,
             class: Class::Run,
         };
-        Outbound::of(devices, bytes, Claim::Send, end, None)
+        Outbound::of(devices, bytes, Claim::Send, (end, Turns::None), None)
     }
 
     fn of(
         devices: &Arc<Devices>,
         bytes: usize,
         claim: Claim,
-        end: End,
+        (end, turns): (End, Turns),
         from: Option<(Lent, Ordered<DeviceView<u8>>)>,
     ) -> Outbound {
         Outbound {
@@ -90,11 +91,11 @@ impl Outbound {
                 &devices.model(),
                 from.as_ref().map(|(lent, _)| lent),
                 end,
-                Move::Fill,
-                bytes,
+                (Move::Fill, bytes),
+                turns,
             ),
             from,
-            plan: devices.model().pieces(end, bytes),
+            plan: devices.model().pieces(end, bytes, turns),
             claim,
             bytes,
             queued: 0,
@@ -121,7 +122,8 @@ impl Outbound {
         let bytes = view.buffer().packed_bytes();
         let lent = Lent::new(devices, &view);
         let end = memory.end();
-        let mut outbound = Outbound::of(devices, bytes, Claim::Send, end, Some((lent, view)));
+        let ends = (end, Turns::None);
+        let mut outbound = Outbound::of(devices, bytes, Claim::Send, ends, Some((lent, view)));
         let to = End {
             space: Space::Device,
             class: end.class,

@@ -13,10 +13,11 @@ use crate::progress::op::{Exposed, Op};
 use crate::progress::port::Port;
 use crate::protocol::device::Class;
 use crate::wire;
-use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, LayoutRef, Offer, When};
+use crate::wire::offer::{LAYOUT_BYTES, LAYOUT_PART_BYTES, LAYOUTS, LayoutRef, Offer, When};
 use osier_datatype::{Datatype, Layout};
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView};
 use osier_transports::{Incoming, PostError, TransportError};
+use std::collections::VecDeque;
 
 /// Layouts between two ranks, per direction.
 #[derive(Default)]
@@ -24,9 +25,28 @@ pub(crate) struct Layouts {
     /// Sent to the peer: by slot, with the time of their last use.
     sent: Vec<(Layout, u64)>,
     clock: u64,
+    /// One of which the peer has a part.
+    leaving: Option<Leaving>,
+    /// Too long to be sent, and the bytes that they were allowed.
+    too_long: VecDeque<(Layout, usize)>,
     /// Received from the peer, by slot.
     received: Vec<Option<Layout>>,
+    /// The parts of the one that comes, and its slot.
+    coming: Option<(u32, Vec<u8>)>,
 }
+
+/// A layout on its way, part by part.
+struct Leaving {
+    layout: Layout,
+    slot: usize,
+    wire: Vec<u8>,
+    posted: usize,
+}
+
+/// Layouts that are known to be too long.
+const TOO_LONG: usize = 16;
+/// A layout of more than one part is sent for a message that is as many times as long.
+const BYTES_PER_LAYOUT_BYTE: usize = 4;
 
 /// A made offer, and the event it names.
 pub(crate) struct MadeOffer {
@@ -155,7 +175,7 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
             origin.wrapping_add_signed(base as i64),
             total,
         ),
-        None => match send_layout(port, peer, layout) {
+        None => match send_layout(port, peer, layout, total) {
             Ok(layout) => (layout, origin, count),
             Err(PostError::Full) => return Offering::Full,
             Err(PostError::Failed(e)) => return Offering::Failed(e),
@@ -223,12 +243,16 @@ pub(crate) fn offered(port: &Port, handle: u32) -> Option<Box<Offer>> {
     }
 }
 
-/// Sends a layout to a peer, unless the peer has it.
+/// Sends a layout to a peer for a message of `total` bytes, unless the peer has it.
 pub(crate) fn send_layout(
     port: &mut Port,
     peer: u32,
     layout: &Layout,
+    total: usize,
 ) -> Result<LayoutRef, PostError> {
+    // One that has begun comes first, whoever has begun it.
+    send_parts(port, peer)?;
+    let part = LAYOUT_PART_BYTES.min(port.links.max_payload(peer));
     let known = port.peers[peer as usize].layouts.get_or_insert_default();
     known.clock += 1;
     let clock = known.clock;
@@ -240,8 +264,14 @@ pub(crate) fn send_layout(
         known.sent[at].1 = clock;
         return Ok(LayoutRef::Slot(at as u16));
     }
-    let limit = LAYOUT_BYTES.min(port.links.max_payload(peer));
+    let limit = (total / BYTES_PER_LAYOUT_BYTE).min(LAYOUT_BYTES).max(part);
+    let refused = |(long, allowed): &(Layout, usize)| long.id() == layout.id() && limit <= *allowed;
+    if known.too_long.iter().any(refused) {
+        return Ok(LayoutRef::Absent);
+    }
     let Some(wire) = layout.to_wire(limit) else {
+        known.too_long.truncate(TOO_LONG - 1);
+        known.too_long.push_front((layout.clone(), limit));
         return Ok(LayoutRef::Absent);
     };
     let slot = match known.sent.len() {
@@ -251,43 +281,85 @@ pub(crate) fn send_layout(
             oldest.map_or(0, |(at, _)| at)
         }
     };
-    let fill = |at: *mut u8| {
-        // SAFETY: invariant 2 of `protocols`: room for all of the wire form.
-        unsafe { std::ptr::copy_nonoverlapping(wire.as_ptr(), at, wire.len()) }
-    };
-    let head = wire::head(wire::LAYOUT, 0, slot as u32, 0);
-    port.links.post_with(peer, head, wire.len(), fill)?;
-    let sent = &mut port.peers[peer as usize]
-        .layouts
-        .get_or_insert_default()
-        .sent;
-    match sent.get_mut(slot) {
-        Some(old) => *old = (layout.clone(), clock),
-        None => sent.push((layout.clone(), clock)),
-    }
+    known.leaving = Some(Leaving {
+        layout: layout.clone(),
+        slot,
+        wire,
+        posted: 0,
+    });
+    send_parts(port, peer)?;
     Ok(LayoutRef::Slot(slot as u16))
 }
 
+/// Sends what is left of a layout that has begun to leave.
+fn send_parts(port: &mut Port, peer: u32) -> Result<(), PostError> {
+    let part = LAYOUT_PART_BYTES.min(port.links.max_payload(peer)).max(1);
+    loop {
+        let layouts = port.peers[peer as usize].layouts.as_mut();
+        let Some(known) = layouts.filter(|known| known.leaving.is_some()) else {
+            return Ok(());
+        };
+        let Some(leaving) = &mut known.leaving else {
+            return Ok(());
+        };
+        let rest = &leaving.wire[leaving.posted..];
+        let bytes = rest.len().min(part);
+        let more = match bytes < rest.len() {
+            true => wire::MORE,
+            false => 0,
+        };
+        let fill = |at: *mut u8| {
+            // SAFETY: invariant 2 of `protocols`: room for this part of the wire form.
+            unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), at, bytes) }
+        };
+        let head = wire::head(wire::LAYOUT, more, leaving.slot as u32, 0);
+        match port.links.post_with(peer, head, bytes, fill) {
+            Ok(_) => leaving.posted += bytes,
+            // The peer keeps the parts that it has until the rest comes.
+            Err(e) => return Err(e),
+        }
+        if more == 0
+            && let Some(Leaving { layout, slot, .. }) = known.leaving.take()
+        {
+            let sent = (layout, known.clock);
+            match known.sent.get_mut(slot) {
+                Some(old) => *old = sent,
+                None => known.sent.push(sent),
+            }
+        }
+    }
+}
+
 pub(crate) fn on_layout(port: &mut Port, message: &Incoming, slot: u32) -> bool {
-    let bytes = message.payload.len();
-    if bytes > LAYOUT_BYTES || slot as usize >= LAYOUTS {
+    let (bytes, more) = (message.payload.len(), message.head.aux);
+    let known = port.peers[message.peer as usize]
+        .layouts
+        .get_or_insert_default();
+    let (of, mut wire) = known.coming.take().unwrap_or((slot, Vec::new()));
+    let begun = wire.len();
+    let sound = of == slot
+        && (slot as usize) < LAYOUTS
+        && bytes <= LAYOUT_PART_BYTES
+        && begun + bytes <= LAYOUT_BYTES
+        && matches!(more, 0 | wire::MORE);
+    if !sound {
         return false;
     }
-    let mut wire = vec![0; bytes];
-    // SAFETY: invariant 1 of `protocols`: not released yet, as long as the vector.
+    wire.resize(begun + bytes, 0);
+    // SAFETY: invariant 1 of `protocols`: not released yet, as long as the vector has grown.
     unsafe {
-        std::ptr::copy_nonoverlapping(message.payload.as_ptr(), wire.as_mut_ptr(), bytes);
+        std::ptr::copy_nonoverlapping(message.payload.as_ptr(), wire[begun..].as_mut_ptr(), bytes);
+    }
+    if more == wire::MORE {
+        known.coming = Some((slot, wire));
+        return true;
     }
     let layout = Layout::from_wire(&wire);
     let sound = layout.is_some();
-    let received = &mut port.peers[message.peer as usize]
-        .layouts
-        .get_or_insert_default()
-        .received;
-    if received.len() <= slot as usize {
-        received.resize(slot as usize + 1, None);
+    if known.received.len() <= slot as usize {
+        known.received.resize(slot as usize + 1, None);
     }
-    received[slot as usize] = layout;
+    known.received[slot as usize] = layout;
     sound
 }
 

@@ -81,6 +81,13 @@ pub(crate) fn begin_place(
     let Some((memory, Ok((key, origin)))) = memory.map(|m| (m.clone(), m.key())) else {
         return false;
     };
+    let (layout, count) = memory.instances();
+    if layout.contiguous_at(count).is_none()
+        && let Ok(LayoutRef::Absent) | Err(PostError::Failed(_)) =
+            device_memory::send_layout(port, peer, layout, memory.bytes())
+    {
+        return false;
+    }
     let tells = port.links.sharing(peer).process_numbers;
     let event = match memory.ready_event(&port.devices, tells) {
         Ok(ReadyEvent::Passed) => None,
@@ -132,7 +139,7 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
             count *= layout.size();
             Ok(LayoutRef::Contiguous)
         }
-        None => device_memory::send_layout(port, peer, layout),
+        None => device_memory::send_layout(port, peer, layout, memory.bytes()),
     };
     let layout = match layout {
         Ok(LayoutRef::Absent) => {

@@ -162,8 +162,9 @@ pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error>
     if let Some(outbound) = op.outbound() {
         return Ok(outbound.hand_over());
     }
+    let other = port.links.sharing(op.peer).devices;
     let made = match op.view.as_device().cloned() {
-        Some(memory) => Outbound::new(&port.devices, &memory, Claim::Announced),
+        Some(memory) => Outbound::new(&port.devices, &memory, Claim::Announced, other),
         None => Ok(Outbound::of_host(&port.devices, op.total)),
     };
     let mut transfer = made.map_err(|e| port.device_error(handle, e))?;

@@ -96,6 +96,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
         return Ok(Source::View);
     };
     let (memory, queued) = (memory.clone(), matches!(op.protocol, Protocol::Queued(_)));
+    let other = port.links.sharing(op.peer).devices;
     if op.total == 0 {
         let nothing = Source::Packed(std::ptr::dangling(), 0);
         let usable = memory.check().map(|()| nothing);
@@ -114,7 +115,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
     };
     let ready = match port.ops.get_mut(handle).and_then(Op::outbound) {
         Some(outbound) => outbound.ready(),
-        None => Outbound::new(&port.devices, &memory, claim).and_then(|mut outbound| {
+        None => Outbound::new(&port.devices, &memory, claim, other).and_then(|mut outbound| {
             let ready = outbound.ready();
             protocols::set_bounce(port, handle, Bounce::Out(outbound));
             ready
@@ -310,11 +311,12 @@ pub(crate) fn begin_inbound(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
-    let total = op.total;
+    let (total, peer) = (op.total, op.peer);
     let Some(memory) = op.view.as_device().cloned() else {
         return false;
     };
-    match Inbound::new(&port.devices, &memory, total) {
+    let other = port.links.sharing(peer).devices;
+    match Inbound::new(&port.devices, &memory, total, other) {
         Ok(inbound) => {
             protocols::set_bounce(port, handle, Bounce::In(inbound));
             true

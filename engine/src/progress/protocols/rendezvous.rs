@@ -36,7 +36,7 @@ use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols;
 use crate::protocol::Protocol as Select;
-use crate::protocol::device::{Class, End, Space};
+use crate::protocol::device::{Class, End, Space, Turns};
 use crate::protocol::reach::{Placement, Reach, supported};
 use crate::protocol::select::{DevicePair, Memory, Message};
 use crate::trace::event::Kind;
@@ -369,11 +369,17 @@ fn pair_of(
 ) -> Option<DevicePair> {
     // Memory that cannot be used is an error of the transfer.
     let context = device_pipeline::context_of(port, handle).filter(|_| port.devices.opens())?;
+    let peer = port.ops.get(handle)?.peer;
     let key = &remote.offer.key;
     let placement = Placement::between(context.link(&key.device));
     let layout_known = remote.has_layout();
+    let turns = match placement == Placement::Device && !context.has_mps() {
+        true => Turns::of(*port.members.get(peer as usize)?, port.devices.rank()?),
+        false => Turns::None,
+    };
     // Asked for where it matters: it takes a call of the driver.
-    let to = match supported(key.made, placement).is_there() && layout_known {
+    let reads = supported(key.made, placement).is_there() && layout_known;
+    let to = match reads && turns != Turns::Sender {
         true => None,
         false => own.key().ok().map(|(key, _)| key.made),
     };
@@ -383,7 +389,7 @@ fn pair_of(
         to,
         layout_known,
         fits,
-        turns: placement == Placement::Device && !context.has_mps(),
+        turns,
     })
 }
 

@@ -124,7 +124,7 @@ const PAIR: DevicePair = DevicePair {
     to: Some(Made::Plain),
     layout_known: true,
     fits: true,
-    turns: false,
+    turns: Turns::None,
 };
 
 const STRIDED: End = End {
@@ -321,7 +321,7 @@ fn short_messages_of_devices_are_eager_unless_one_kernel_is_quicker() {
 fn processes_that_take_turns_get_few_large_pieces() {
     let rules = Rules::new(&LinkCosts::default(), AT_ONCE_BYTES);
     let turn_ns = DeviceCosts::default().turn_ns;
-    let with = |turns: bool| {
+    let with = |turns: Turns, bytes: usize| {
         announced(
             DevicePair {
                 from: Made::Pool,
@@ -329,18 +329,87 @@ fn processes_that_take_turns_get_few_large_pieces() {
                 turns,
                 ..PAIR
             },
-            4 << 20,
+            bytes,
         )
     };
     for protocol in [Protocol::DeviceSlots, Protocol::HostSlots] {
-        let [free, turns] = [false, true].map(|turns| rules.predict(protocol, &with(turns)));
-        let (few, many) = (turns.pipeline.fragment, free.pipeline.fragment);
-        let fewer = few > many || few == 4 << 20;
-        assert!(fewer, "{protocol:?}: {few} and {many} bytes");
-        assert!(turns.ns > 2.0 * turn_ns * ((4 << 20) / few) as f64);
+        let [free, turns] = [Turns::None, Turns::Sender]
+            .map(|turns| rules.predict(protocol, &with(turns, 4 << 20)));
+        let round = |cut: Pipeline| cut.fragment * cut.depth;
+        let (few, many) = (round(turns.pipeline), round(free.pipeline));
+        assert!(few >= many, "{protocol:?}: {few} and {many} bytes");
+        assert!(turns.ns >= turn_ns + free.ns, "{protocol:?}");
+        // Between two rounds there are two turns.
+        let long = rules.predict(protocol, &with(Turns::Sender, 64 << 20));
+        let rounds = (64 << 20) / round(long.pipeline);
+        assert!(long.ns > (2 * rounds - 1) as f64 * turn_ns, "{protocol:?}");
+        assert!(rounds < 16, "{protocol:?}: {rounds}");
     }
-    let [free, turns] = [false, true].map(|turns| rules.predict(Protocol::DeviceGet, &with(turns)));
-    assert!((turns.ns - free.ns - turn_ns).abs() < 1.0);
+}
+
+/// What one of two processes that take turns can do for both is done by the same one both
+/// ways, and then there is no turn.
+#[test]
+fn one_of_two_processes_that_take_turns_works_for_both() {
+    let rules = Rules::new(&LinkCosts::default(), AT_ONCE_BYTES);
+    let turn_ns = DeviceCosts::default().turn_ns;
+    let with = |turns: Turns| DevicePair { turns, ..PAIR };
+    for bytes in [16 << 10, 64 << 20] {
+        let ns = |protocol, turns| rules.predict(protocol, &announced(with(turns), bytes)).ns;
+        for (protocol, works, idles) in [
+            (Protocol::DeviceGet, Turns::Receiver, Turns::Sender),
+            (Protocol::DevicePut, Turns::Sender, Turns::Receiver),
+        ] {
+            assert_eq!(ns(protocol, works), ns(protocol, Turns::None));
+            assert_eq!(ns(protocol, idles), ns(protocol, Turns::None) + turn_ns);
+            assert_eq!(rules.choose(&announced(with(works), bytes)), Some(protocol));
+        }
+    }
+    assert_eq!(Turns::of(3, 5), Turns::Sender);
+    assert_eq!(Turns::of(5, 3), Turns::Receiver);
+}
+
+/// A short message of one run needs no turn: copy engines move it.
+#[test]
+fn copy_engines_need_no_turn() {
+    let costs = LinkCosts {
+        device: Some(DeviceCosts {
+            launch_ns: 3000.0,
+            ..DeviceCosts::default()
+        }),
+        ..LinkCosts::default()
+    };
+    let rules = Rules::new(&costs, AT_ONCE_BYTES);
+    let run = End {
+        class: Class::Run,
+        ..STRIDED
+    };
+    let with = |end: End, turns: Turns| Message {
+        pair: Some(DevicePair { turns, ..PAIR }),
+        ..Message::between(end, end, 8)
+    };
+    let ns = |end, turns| rules.predict(Protocol::Eager, &with(end, turns)).ns;
+    let device = costs.device.expect("costs");
+    let copies = 2.0 * (device.copy_ns - device.launch_ns);
+    let longer = ns(run, Turns::Sender) - ns(run, Turns::None);
+    assert!((longer - copies).abs() < 1.0, "{longer}");
+    let longer = ns(STRIDED, Turns::Sender) - ns(STRIDED, Turns::None);
+    assert!((longer - device.turn_ns).abs() < 1.0, "{longer}");
+    // Through the host by copy engines, where nothing else needs no turn.
+    let long = Message {
+        from: run,
+        to: run,
+        ..announced(
+            DevicePair {
+                from: Made::Pool,
+                to: Some(Made::Pool),
+                turns: Turns::Sender,
+                ..PAIR
+            },
+            64 << 10,
+        )
+    };
+    assert_eq!(rules.choose(&long), Some(Protocol::HostSlots));
 }
 
 /// Candidates and ranking are one: those that can carry a message, by their times.
