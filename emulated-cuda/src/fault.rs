@@ -68,7 +68,8 @@ pub fn become_worker() {
 static CALLS: Mutex<Option<HashMap<&'static str, u64>>> = Mutex::new(None);
 
 /// Whether a call may be unsafe while a stream is captured: it waits for, asks about or
-/// changes what is no node of the graph. Of the driver's documentation, and what is like it.
+/// changes what is no node of the graph. Of the driver's documentation, and what is like it; of
+/// driver 580, allocations in the order of a stream that is not captured.
 fn may_hinder_captures(name: &str) -> bool {
     matches!(
         name,
@@ -85,6 +86,9 @@ fn may_hinder_captures(name: &str) -> bool {
             | "cuMemAllocPitch_v2"
             | "cuMemAllocManaged"
             | "cuMemFree_v2"
+            | "cuMemAllocAsync"
+            | "cuMemAllocFromPoolAsync"
+            | "cuMemFreeAsync"
             | "cuMemHostAlloc"
             | "cuMemFreeHost"
             | "cuMemHostRegister_v2"

@@ -111,10 +111,12 @@ impl DeviceMemory {
         if event.is_passed()? {
             return Ok(ReadyEvent::Passed);
         }
-        if !tells {
+        let context = view.buffer().memory().context();
+        // A stream that waits for it would hold up those that share the hardware's queue.
+        if !tells || context.holds_streams() {
             return Ok(ReadyEvent::Later);
         }
-        let device = devices.of(view.buffer().memory().context());
+        let device = devices.of(context);
         Ok(export_event(&device, event).map_or(ReadyEvent::Later, ReadyEvent::Event))
     }
 }

@@ -242,7 +242,7 @@ impl Builder<'_> {
         let one = scale.of("64K", "256M", "64K,1M,16M,256M");
         let random = scale.of(
             "--sizes 64K --trees 4",
-            "--sizes 256M --trees 30",
+            "--sizes 256M --trees 8",
             "--sizes 1M,256M --trees 400",
         );
         let lists = scale.of(
@@ -263,7 +263,7 @@ impl Builder<'_> {
             ),
             (
                 "pack random",
-                60,
+                45,
                 format!("--shapes random {random} {reps}"),
             ),
             (
@@ -297,14 +297,13 @@ impl Builder<'_> {
         let mut command = vec![text(ncu)];
         command.extend(words(
             "--clock-control none --section SpeedOfLight --section WarpStateStats \
-             --section MemoryWorkloadAnalysis --kernel-name regex:osier_(un)?pack|osier_copy --launch-count 40",
+             --kernel-name regex:osier_(un)?pack|osier_copy|osier_transpose --launch-count 12",
         ));
         command.push(self.program("osier"));
         command.extend(words(
-            "bench pack --device --shapes V,T,stair,transpose,block-8-16,aos-4-of-32 --sizes 256M \
-             -i 1 -x 0 -r 1",
+            "bench pack --device --shapes T,transpose,aos-4-of-32 --sizes 256M -i 1 -x 0 -r 1",
         ));
-        self.add(PART, "profile", 45, command);
+        self.add(PART, "profile", 25, command);
     }
 
     fn messages(&mut self) {

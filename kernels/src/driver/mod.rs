@@ -119,10 +119,10 @@ entry_points! {
     cuCtxPushCurrent_v2(context: Context);
     cuCtxPopCurrent_v2(context: *mut Context);
     cuCtxEnablePeerAccess(context: Context, flags: c_uint);
-    cuStreamCreateWithPriority(stream: *mut Stream, flags: c_uint, priority: c_int);
+    cuStreamCreateWithPriority(stream: *mut Stream, flags: c_uint, priority: c_int) beside_captures;
     cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     cuStreamGetPriority(stream: Stream, priority: *mut c_int);
-    cuStreamDestroy_v2(stream: Stream);
+    cuStreamDestroy_v2(stream: Stream) beside_captures;
     cuStreamQuery(stream: Stream) beside_captures;
     cuStreamSynchronize(stream: Stream) beside_captures;
     cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint);
@@ -154,27 +154,27 @@ entry_points! {
     cuGraphLaunch(executable: GraphExec, stream: Stream);
     cuGraphDestroy(graph: Graph);
     cuGraphExecDestroy(executable: GraphExec);
-    cuEventCreate(event: *mut Event, flags: c_uint);
+    cuEventCreate(event: *mut Event, flags: c_uint) beside_captures;
     cuEventRecord(event: Event, stream: Stream);
     cuEventQuery(event: Event) beside_captures;
     cuEventSynchronize(event: Event) beside_captures;
-    cuEventDestroy_v2(event: Event);
+    cuEventDestroy_v2(event: Event) beside_captures;
     cuMemAlloc_v2(memory: *mut DevicePointer, bytes: usize) beside_captures;
     cuMemFree_v2(memory: DevicePointer) beside_captures;
     cuMemGetAddressRange_v2(start: *mut DevicePointer, bytes: *mut usize, at: DevicePointer);
-    cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream);
-    cuMemFreeAsync(memory: DevicePointer, stream: Stream);
-    cuMemPoolCreate(pool: *mut MemoryPool, props: *const PoolProps);
+    cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream) beside_captures;
+    cuMemFreeAsync(memory: DevicePointer, stream: Stream) beside_captures;
+    cuMemPoolCreate(pool: *mut MemoryPool, props: *const PoolProps) beside_captures;
     cuDeviceGetDefaultMemPool(pool: *mut MemoryPool, device: Device);
     cuMemPoolSetAttribute(pool: MemoryPool, attribute: c_uint, value: *mut c_void);
     cuMemPoolGetAttribute(pool: MemoryPool, attribute: c_uint, value: *mut c_void);
     cuMemPoolDestroy(pool: MemoryPool);
-    cuMemAllocFromPoolAsync(memory: *mut DevicePointer, bytes: usize, pool: MemoryPool, stream: Stream);
+    cuMemAllocFromPoolAsync(memory: *mut DevicePointer, bytes: usize, pool: MemoryPool, stream: Stream) beside_captures;
     cuMemPoolSetAccess(pool: MemoryPool, access: *const AccessDesc, count: usize);
     cuMemPoolExportToShareableHandle(shared: *mut c_void, pool: MemoryPool, kind: c_uint, flags: u64);
-    cuMemPoolImportFromShareableHandle(pool: *mut MemoryPool, shared: *mut c_void, kind: c_uint, flags: u64);
+    cuMemPoolImportFromShareableHandle(pool: *mut MemoryPool, shared: *mut c_void, kind: c_uint, flags: u64) beside_captures;
     cuMemPoolExportPointer(handle: *mut IpcHandle, at: DevicePointer);
-    cuMemPoolImportPointer(at: *mut DevicePointer, pool: MemoryPool, handle: *const IpcHandle);
+    cuMemPoolImportPointer(at: *mut DevicePointer, pool: MemoryPool, handle: *const IpcHandle) beside_captures;
     cuMemAllocManaged(memory: *mut DevicePointer, bytes: usize, flags: c_uint) beside_captures;
     cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint) beside_captures;
     cuMemFreeHost(memory: *mut c_void) beside_captures;
@@ -182,11 +182,11 @@ entry_points! {
     cuMemHostUnregister(memory: *mut c_void) beside_captures;
     cuMemHostGetDevicePointer_v2(device: *mut DevicePointer, host: *mut c_void, flags: c_uint);
     cuMemGetAllocationGranularity(bytes: *mut usize, prop: *const AllocationProp, option: c_uint);
-    cuMemCreate(handle: *mut AllocationHandle, bytes: usize, prop: *const AllocationProp, flags: u64);
-    cuMemRelease(handle: AllocationHandle);
+    cuMemCreate(handle: *mut AllocationHandle, bytes: usize, prop: *const AllocationProp, flags: u64) beside_captures;
+    cuMemRelease(handle: AllocationHandle) beside_captures;
     cuMemRetainAllocationHandle(handle: *mut AllocationHandle, at: DevicePointer);
-    cuMemAddressReserve(at: *mut DevicePointer, bytes: usize, alignment: usize, hint: DevicePointer, flags: u64);
-    cuMemAddressFree(at: DevicePointer, bytes: usize);
+    cuMemAddressReserve(at: *mut DevicePointer, bytes: usize, alignment: usize, hint: DevicePointer, flags: u64) beside_captures;
+    cuMemAddressFree(at: DevicePointer, bytes: usize) beside_captures;
     cuMemMap(at: DevicePointer, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64) beside_captures;
     cuMemUnmap(at: DevicePointer, bytes: usize) beside_captures;
     cuMemSetAccess(at: DevicePointer, bytes: usize, access: *const AccessDesc, count: usize) beside_captures;
@@ -223,7 +223,7 @@ entry_points! {
     cuIpcOpenMemHandle_v2(at: *mut DevicePointer, handle: IpcHandle, flags: c_uint) beside_captures;
     cuIpcCloseMemHandle(at: DevicePointer) beside_captures;
     cuIpcGetEventHandle(handle: *mut IpcHandle, event: Event);
-    cuIpcOpenEventHandle(event: *mut Event, handle: IpcHandle);
+    cuIpcOpenEventHandle(event: *mut Event, handle: IpcHandle) beside_captures;
     cuModuleLoadDataEx(
         module: *mut Module,
         image: *const c_void,

@@ -610,7 +610,7 @@ fn steady(comm: &Communicator) {
 /// nothing that a driver may make only when they are not is made by then.
 fn first(comm: &Communicator) {
     const STREAMS: usize = 64;
-    const WORKS: usize = 2000;
+    const WORKS: usize = 400;
     let (device, other) = (Device::of(comm), 1 - comm.rank());
     let bytes = 300_000;
     let mut ends = Vec::new();
@@ -643,7 +643,8 @@ fn first(comm: &Communicator) {
     let word = vec![comm.rank()];
     let go = comm.isend(word, other, 999).expect("begun");
     std::thread::scope(|threads| {
-        // More than a stream takes: the call blocks until the message is there.
+        // Many, each two works, but not more than a stream takes: such a call would hold a lock
+        // of the driver that each other call needs, also those by which the message comes.
         let (stream, slice) = (&held[0], &late[0]);
         let full = threads.spawn(move || {
             for i in 0..WORKS {
@@ -677,8 +678,8 @@ fn first(comm: &Communicator) {
 
 /// As many operations on one stream as it may wait for, and some that wait themselves.
 fn deep(comm: &Communicator) {
-    const DEEP: usize = 512;
-    const ALL: usize = 600;
+    const DEEP: usize = osier::internals::MOST_HELD;
+    const ALL: usize = DEEP + 88;
     let (device, other) = (Device::of(comm), 1 - comm.rank());
     let mut slice = device.with(Kind::Plain, &[0; 100]);
     device.stream.synchronize().expect("idle");

@@ -292,14 +292,14 @@ fn first_messages_come_behind_held_streams() {
     }
 }
 
-/// A driver takes about 1,000 works that wait in a stream: calls that enqueue more than half of
-/// it wait, and that is reported once.
+/// A driver takes about 1,000 works that wait in a stream: calls that have it wait for more than
+/// 128 operations wait themselves, and that is reported once.
 #[test]
 fn calls_wait_while_a_stream_of_a_process_is_full() {
     if emulated() {
         let done = mapped("1", &[], &["deep"]);
-        done.says("waits for 512 operations");
-        assert_eq!(done.stderr.matches("waits for 512 operations").count(), 1);
+        done.says("waits for 128 operations");
+        assert_eq!(done.stderr.matches("waits for 128 operations").count(), 1);
     }
 }
 

@@ -39,8 +39,8 @@ struct Patience {
 }
 
 const ON_A_DEVICE: Patience = Patience {
-    scan_steps: 1 << 38,
-    copies: 8192,
+    scan_steps: 1 << 35,
+    copies: 1024,
     runs: 12_000_000,
 };
 const EMULATED: Patience = Patience {
