@@ -84,6 +84,46 @@ fn traced(child: &str, library: &std::path::Path) -> String {
     told
 }
 
+/// A rank that enqueues while another one of its process holds a stream makes none: a driver may
+/// have it wait until nothing is held.
+#[test]
+fn streams_are_made_before_any_is_held() {
+    if let Some(library) = driver::emulated() {
+        traced("child_that_comes_late", &library);
+    }
+}
+
+#[test]
+#[ignore = "run by streams_are_made_before_any_is_held"]
+fn child_that_comes_late() {
+    let context = driver::context().unwrap();
+    let prefix = std::env::var("OSIER_EMULATED_TRACE").unwrap();
+    let trace = format!("{prefix}.{}", std::process::id());
+    let _watchdog = Watchdog::start();
+    let streams = [(); 2].map(|()| Stream::new(&context).unwrap());
+    let devices = [0, 1].map(|rank| driver::upload(&streams[rank], &pattern(64 << 10, rank)));
+    ranks_on(&Network::Shm, 2, |comm| {
+        let (stream, rank) = (&streams[comm.rank()], comm.rank());
+        let mut device = devices[rank].slice(0..64 << 10).unwrap();
+        if rank == 1 {
+            comm.on_stream(stream).recv(&mut device, 0, 0).unwrap();
+        }
+        comm.barrier().unwrap();
+        let begun = std::fs::metadata(&trace).unwrap().len() as usize;
+        comm.barrier().unwrap();
+        if rank == 0 {
+            comm.on_stream(stream).send(&device, 1, 0).unwrap();
+        }
+        stream.synchronize().unwrap();
+        comm.barrier().unwrap();
+        let calls = std::fs::read_to_string(&trace).unwrap();
+        let mut made = calls[begun..].lines();
+        assert_eq!(made.find(|call| call.starts_with("cuStreamCreate")), None);
+        assert!(calls.contains("cuStreamCreate"));
+        comm.barrier().unwrap();
+    });
+}
+
 /// What a short message has done on a device is a launch, and nothing behind it.
 #[test]
 fn work_of_a_short_message_is_one_launch() {

@@ -165,8 +165,9 @@ fn enqueued_collective_gives_result_of_blocking_one() {
     };
     let _watchdog = Watchdog::start();
     for network in Network::all() {
+        let streams = super::streams(&context, 3);
         ranks_on(&network, 3, |comm| {
-            every_call(&comm, &Stream::new(&context).unwrap());
+            every_call(&comm, &streams[comm.rank()]);
         });
     }
 }
@@ -290,9 +291,10 @@ fn captured_collective_gives_result_of_blocking_one_at_each_launch() {
     let _watchdog = Watchdog::start();
     for network in Network::all() {
         for reductions in [Reductions::Auto, Reductions::Device] {
+            let streams = super::streams(&context, 3);
             ranks_on(&network, 3, |comm| {
                 reduce_devices(&comm, reductions);
-                every_captured_call(&comm, &Stream::new(&context).unwrap());
+                every_captured_call(&comm, &streams[comm.rank()]);
             });
         }
     }
@@ -540,12 +542,13 @@ fn reductions_combine_on_the_device() {
     };
     let _watchdog = Watchdog::start();
     for (network, ranks) in Network::all().into_iter().zip([2, 3]) {
+        let streams = super::streams(&context, ranks);
         ranks_on(&network, ranks, |comm| {
+            let stream = &streams[comm.rank()];
             reduce_devices(&comm, Reductions::Device);
-            reductions_of(&comm, &Stream::new(&context).unwrap());
+            reductions_of(&comm, stream);
             // Short ones are not worth a kernel.
             reduce_devices(&comm, Reductions::Auto);
-            let stream = &Stream::new(&context).unwrap();
             let comm = &comm;
             let (_, kernels) = alike!(comm, stream, Op::Sum, allreduce, vec![1.5], vec![0.0]);
             assert_eq!(kernels, 0);
@@ -569,9 +572,10 @@ fn reduction_on_device_runs_kernel_of_the_user() {
         return driver::needs::missing("gpu", "it takes no library of the host");
     };
     let _watchdog = Watchdog::start();
+    let streams = super::streams(&context, 2);
     ranks_on(&Network::Shm, 2, |comm| {
         reduce_devices(&comm, Reductions::Device);
-        let (comm, stream) = (&comm, &Stream::new(&context).unwrap());
+        let (comm, stream) = (&comm, &streams[comm.rank()]);
         let op =
             osier::operators::function(|a: f64, b: f64| a + 2.0 * b).with_kernel(kernel.clone());
         let data = roundings(comm.rank(), EACH);

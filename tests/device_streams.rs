@@ -17,10 +17,18 @@ use osier::devices::{Callback, DeviceSlice, DeviceView, Graph, Stream, copy};
 use osier::errors::ErrorHandler;
 use osier::testing::{Network, ranks_on};
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, PROC_NULL, Type};
+use osier_kernels::Context;
 use osier_kernels::debug::Debug as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use support::{Watchdog, fails, pattern};
+
+/// A stream for each rank, made before any is held: a real driver may wait for the device when
+/// it makes one.
+fn streams(context: &Context, ranks: usize) -> Vec<Stream> {
+    let streams = (0..ranks).map(|_| Stream::new(context).unwrap());
+    streams.collect()
+}
 
 /// Runs two ranks with a stream each.
 fn on_streams(networks: &[Network], f: impl Fn(&Communicator, &Stream) + Sync) {
@@ -29,7 +37,8 @@ fn on_streams(networks: &[Network], f: impl Fn(&Communicator, &Stream) + Sync) {
     };
     let _watchdog = Watchdog::start();
     for network in networks {
-        ranks_on(network, 2, |comm| f(&comm, &Stream::new(&context).unwrap()));
+        let streams = streams(&context, 2);
+        ranks_on(network, 2, |comm| f(&comm, &streams[comm.rank()]));
     }
 }
 

@@ -36,10 +36,10 @@ impl Part {
     pub const ALL: [Part; 8] = [
         Part::Facts,
         Part::Correctness,
-        Part::Pack,
         Part::Messages,
         Part::Collectives,
         Part::Examples,
+        Part::Pack,
         Part::Peers,
         Part::Sanitizer,
     ];

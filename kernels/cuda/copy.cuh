@@ -88,7 +88,7 @@ template <int W> static __device__ __forceinline__ void osier_copy_layouts(const
             writes.base = osier_kept(writes.base);
             const osier_u32 words = reads.words < writes.words ? reads.words : writes.words;
             if (reads.kind == OSIER_RUN && writes.kind == OSIER_RUN) {
-                osier_copy_run<W>(writes.base, reads.base, words, lane);
+                osier_copy_run<W, 4>(writes.base, reads.base, words, lane);
             } else {
                 // Neighbors share a search, but their accesses lie apart.
                 const bool near = W <= 2 || (reads.kind | writes.kind) & OSIER_LIST;

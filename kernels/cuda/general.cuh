@@ -33,52 +33,69 @@ template <int W, bool PACK, class P> static __device__ __forceinline__ void osie
     }
 }
 
-// Packs narrow words of a segment: a lane reads neighbors that are 4 aligned packed bytes and
-// writes them at once. Wider groups would spread a warp's loads over more lines, narrower ones
-// would ask for more places. An unpack goes word by word (osier_move_each): the lanes of a
-// store are neighbors then, and what they write of a sector arrives together.
-template <int W, class P, class G> static __device__ __forceinline__ void osier_pack_groups(
+// Narrow words of a segment, as many as are 8 aligned packed bytes at once. Not for an unpack of
+// single bytes: its stores would reach the second-level cache in more and smaller pieces than
+// those of neighboring lanes do.
+template <int W, bool PACK, class P, class G> static __device__ __forceinline__ void osier_move_groups(
     const P& places, const G& groups, osier_u8* packed, osier_u32 words, osier_u32 lane
 ) {
     typedef typename osier_word<W>::type word;
-    const osier_u32 MANY = 4 / W;
-    const int ROUNDS = 4;
-    const osier_u32 head = (osier_u32)osier_least(words, ((0 - (osier_u64)packed) & 3) / W);
+    const osier_u32 MANY = 8 / W;
+    const osier_u32 head = (osier_u32)osier_least(words, ((0 - (osier_u64)packed) & 7) / W);
     const osier_u32 count = (words - head) / MANY, tail = head + count * MANY;
     if (lane < head + (words - tail)) {
         const osier_u32 number = lane < head ? lane : tail + (lane - head);
-        ((word*)packed)[number] = *(const word*)places.at(number);
+        word* const inside = (word*)places.at(number);
+        word* const outside = (word*)packed + number;
+        if (PACK) *outside = *inside; else *inside = *outside;
     }
-    osier_u32* const units = (osier_u32*)(packed + (osier_u64)head * W);
-#pragma unroll 1
+    osier_u64* const units = (osier_u64*)(packed + (osier_u64)head * W);
+    // Of an unpack the units of some rounds are read before the first is written.
+    const int ROUNDS = PACK ? 1 : 4;
     for (osier_u32 at = lane; at < count; at += ROUNDS * OSIER_LANES) {
-        osier_u32 unit[ROUNDS];
+        osier_u64 unit[ROUNDS];
+        if (!PACK) {
 #pragma unroll
-        for (int r = 0; r < ROUNDS; r++) {
-            const osier_u32 next = at + r * OSIER_LANES;
-            unit[r] = 0;
-            if (next < count) {
-                osier_u8* inside[MANY];
-                groups.find(head + next * MANY, inside);
-#pragma unroll
-                for (int k = 0; k < (int)MANY; k++) unit[r] |= (osier_u32)*(const word*)inside[k] << (8 * W * k);
+            for (int r = 0; r < ROUNDS; r++) {
+                const osier_u32 next = at + r * OSIER_LANES;
+                unit[r] = units[next < count ? next : at];
             }
         }
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
             const osier_u32 next = at + r * OSIER_LANES;
-            if (next < count) units[next] = unit[r];
+            if (r && next >= count) break;
+            osier_u8* inside[MANY];
+            groups.find(head + next * MANY, inside);
+            if (PACK) {
+                word moved[MANY];
+#pragma unroll
+                for (int k = 0; k < (int)MANY; k++) moved[k] = *(const word*)inside[k];
+                // Two halves, for registers have 32 bits.
+                osier_u32 low = 0, high = 0;
+#pragma unroll
+                for (int k = 0; k < (int)MANY / 2; k++) {
+                    low |= (osier_u32)moved[k] << (8 * W * k);
+                    high |= (osier_u32)moved[k + MANY / 2] << (8 * W * k);
+                }
+                units[next] = (osier_u64)osier_kept(high) << 32 | osier_kept(low);
+            } else {
+#pragma unroll
+                for (int k = 0; k < (int)MANY; k++) *(word*)inside[k] = (word)(unit[r] >> (8 * W * k));
+            }
         }
     }
 }
+
+template <int W, bool PACK> struct osier_grouped { static const bool value = W == 2 || (W == 1 && PACK); };
 
 template <int W, bool PACK, class P> static __device__ __forceinline__ void osier_move_words(
     const P& places, osier_u8* packed, osier_u32 words, osier_u32 lane
 ) {
     const int N = W <= 2 ? W : 1;
-    if (W <= 2 && PACK) {
-        const osier_one_by_one<4 / N, P> groups = {places};
-        osier_pack_groups<N>(places, groups, packed, words, lane);
+    if (osier_grouped<W, PACK>::value) {
+        const osier_one_by_one<8 / N, P> groups = {places};
+        osier_move_groups<N, PACK>(places, groups, packed, words, lane);
     } else osier_move_each<W, PACK>(places, packed, words, lane);
 }
 
@@ -86,24 +103,23 @@ template <int W, bool PACK> static __device__ __forceinline__ void osier_move_se
     const osier_nest& nest, bool wide, const osier_segment& segment, osier_u8* packed, osier_u32 lane
 ) {
     const int N = W <= 2 ? W : 1;
-    // Narrow words of a pack come in groups.
-    const bool strides = W <= 2 && PACK && !nest.dimension[0].table && nest.dimensions;
+    const bool strides = osier_grouped<W, PACK>::value && !nest.dimension[0].table && nest.dimensions;
     if (segment.kind & OSIER_RUN) {
         osier_u8* const inside = segment.base;
-        osier_copy_run<W>(PACK ? packed : inside, PACK ? inside : packed, segment.words, lane);
+        osier_copy_run<W, W == 16 ? 2 : 4>(PACK ? packed : inside, PACK ? inside : packed, segment.words, lane);
     } else if (segment.kind & OSIER_ROWS) {
         const osier_rows<W> rows = {nest, segment};
-        if (strides && nest.core.value >= 4 / N) {
+        if (strides && nest.core.value >= 8 / N) {
             const osier_rows<N> narrow = {nest, segment};
-            const osier_by_rows<N, 4 / N> groups = {narrow};
-            osier_pack_groups<N>(narrow, groups, packed, segment.words, lane);
+            const osier_by_rows<N, 8 / N> groups = {narrow};
+            osier_move_groups<N, PACK>(narrow, groups, packed, segment.words, lane);
         } else osier_move_words<W, PACK>(rows, packed, segment.words, lane);
     } else if (segment.kind & OSIER_MAP) {
         const osier_maps<W> maps = {nest, segment};
         if (strides) {
             const osier_maps<N> narrow = {nest, segment};
-            const osier_by_map<N, 4 / N> groups = {narrow};
-            osier_pack_groups<N>(narrow, groups, packed, segment.words, lane);
+            const osier_by_map<N, 8 / N> groups = {narrow};
+            osier_move_groups<N, PACK>(narrow, groups, packed, segment.words, lane);
         } else osier_move_words<W, PACK>(maps, packed, segment.words, lane);
     } else if (segment.kind & OSIER_LIST) {
         const osier_lists<W> lists = {nest, segment};

@@ -2,7 +2,7 @@
 // over a list of runs of any length.
 //
 // The packed stream is cut into words of one width, whatever the runs are. A warp
-// takes a chunk of 512 bytes to 2 KiB of them and asks once where its first word is;
+// takes a chunk of 512 bytes to 4 KiB of them and asks once where its first word is;
 // the answer, a segment, holds for as many words as share it: those of a run, or of
 // the cores in a row. All lanes ask and get the same, so nothing is exchanged between
 // them. Inside of a segment a word costs an addition, a division by multiplication, or

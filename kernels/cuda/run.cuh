@@ -4,17 +4,14 @@
 
 const osier_u32 OSIER_LANES = 32;
 
-// Words that both addresses suit: four of a lane under way, of 16 bytes two.
-template <int W> static __device__ __forceinline__ void osier_copy_words(
+// Words that both addresses suit: ITEMS of a lane under way.
+template <int W, int ITEMS> static __device__ __forceinline__ void osier_copy_words(
     osier_u8* to, const osier_u8* from, osier_u32 words, osier_u32 lane
 ) {
     typedef typename osier_word<W>::type word;
-    const int ITEMS = W == 16 ? 2 : 4;
     osier_u32 at = lane;
     to += (osier_u64)lane * W;
     from += (osier_u64)lane * W;
-    // The compiler's own unrolling costs the registers of two more resident blocks.
-#pragma unroll 1
     for (; at + (ITEMS - 1) * OSIER_LANES < words; at += ITEMS * OSIER_LANES) {
         word moved[ITEMS];
 #pragma unroll
@@ -78,9 +75,9 @@ static __device__ __forceinline__ void osier_copy_shifted(
 }
 
 // Words of W bytes; narrow ones need not suit.
-template <int W> static __device__ __forceinline__ void osier_copy_run(
+template <int W, int ITEMS> static __device__ __forceinline__ void osier_copy_run(
     osier_u8* to, const osier_u8* from, osier_u32 words, osier_u32 lane
 ) {
     if (W <= 2) osier_copy_shifted(to, from, words * W, lane);
-    else osier_copy_words<W>(to, from, words, lane);
+    else osier_copy_words<W, ITEMS>(to, from, words, lane);
 }

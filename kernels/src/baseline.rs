@@ -423,7 +423,7 @@ fn check_room(bytes: u64, to: &DeviceSlice<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Thread blocks for so many pieces of work, as launches of packs have them.
+/// Thread blocks for this number of pieces of work, as launches of packs have them.
 fn grid(wanted: u64) -> u32 {
     wanted.clamp(1, 1 << 24) as u32
 }

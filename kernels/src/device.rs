@@ -13,13 +13,14 @@ use crate::error::{DeviceError, Result};
 use crate::graph::Captures;
 use crate::kept::{Kept, MOST_PINNED_BYTES, most_plain_bytes};
 use crate::launch::Kernels;
+use crate::stream::Stream;
 use crate::stream_semaphore::StreamSemaphores;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_uint};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Thread blocks per multiprocessor that keep it full: 2048 threads. A kernel of which fewer
 /// are resident at once gets fewer (`launch.rs`).
@@ -215,6 +216,8 @@ struct Inner {
     no_words: AtomicBool,
     /// Whether first uses were done ahead.
     prepared: Mutex<bool>,
+    /// For messages; nobody uses them now.
+    streams: Mutex<Vec<Stream>>,
     pinned: Kept,
     plain: Kept,
     /// Devices whose plain memory this one reaches, as bits.
@@ -292,6 +295,7 @@ impl Context {
             semaphores: StreamSemaphores::default(),
             no_words: AtomicBool::new(false),
             prepared: Mutex::new(false),
+            streams: Mutex::default(),
             pinned: Kept::new(MOST_PINNED_BYTES),
             plain: Kept::new(most_plain_bytes()),
             linked: AtomicU64::new(0),
@@ -566,6 +570,26 @@ impl Context {
             pushed,
             held,
         })
+    }
+
+    /// A stream for messages that nobody uses now, or a new one ([`Stream::uncaptured`]). All
+    /// ranks of the process share them: to make one may wait until none is held, so a rank that
+    /// comes later must find some.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn take_stream(&self) -> Result<Stream> {
+        let kept = self.kept_streams().pop();
+        kept.map_or_else(|| Stream::uncaptured(self), Ok)
+    }
+
+    /// Gives back a stream of [`Context::take_stream`], whose work is done.
+    pub fn give_stream(&self, stream: Stream) {
+        self.kept_streams().push(stream);
+    }
+
+    pub(crate) fn kept_streams(&self) -> MutexGuard<'_, Vec<Stream>> {
+        self.0.streams.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// An event of the pool, or a new one, without timing.

@@ -14,6 +14,12 @@ use crate::device::Context;
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::ptx;
+use crate::stream::Stream;
+
+/// Streams that are made before any is held: transfers that may need one at a time. Of more,
+/// each makes its own. On an H200 (driver 580) a rank stood in `cuStreamCreateWithPriority`
+/// while another rank of its process held a stream.
+const STREAMS: usize = 96;
 
 /// Events that are made ahead.
 const EVENTS: usize = 64;
@@ -24,7 +30,7 @@ impl Context {
     /// the device; then does `also`, what the caller wants to be ahead of that. The first
     /// call takes as long as that takes. While the host holds a stream already, or where
     /// the driver refuses, nothing is done, and the answer is `false`: what is missing is
-    /// made when it is used.
+    /// made when it is used. No stream is held while this is under way.
     pub fn prepare(&self, also: impl FnOnce()) -> bool {
         let once = self.preparation();
         let mut done = once.lock().unwrap_or_else(|e| e.into_inner());
@@ -53,6 +59,9 @@ impl Context {
         for event in events.collect::<Result<Vec<_>>>()? {
             self.give_event(event);
         }
+        let streams = (0..STREAMS).map(|_| Stream::uncaptured(self));
+        let streams = streams.collect::<Result<Vec<_>>>()?;
+        self.kept_streams().extend(streams);
         self.semaphores().stock(self)?;
         // They are kept when they go.
         let stages = (0..STAGES).map(|_| Memory::pinned(self, STAGE_BYTES));

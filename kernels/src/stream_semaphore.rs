@@ -256,9 +256,11 @@ impl StreamSemaphore {
     pub fn new(context: &Context) -> Result<StreamSemaphore> {
         let place = Word::new(context, SEMAPHORES)?;
         let semaphores = context.semaphores();
+        // Another rank's first uses of the device may wait until no stream is held.
+        let preparation = lock(context.preparation());
         let waiting = lock(&semaphores.waiting);
         semaphores.shut.fetch_add(1, Ordering::SeqCst);
-        drop(waiting);
+        drop((waiting, preparation));
         let turn = place.word().load(Ordering::Relaxed).wrapping_add(1);
         Ok(StreamSemaphore { place, turn })
     }
@@ -293,9 +295,11 @@ impl KernelWaits {
     /// Before the kernel is launched.
     pub fn begin(context: &Context) -> KernelWaits {
         let semaphores = context.semaphores();
+        // Another rank's first uses of the device may wait until no stream is held.
+        let preparation = lock(context.preparation());
         let waiting = lock(&semaphores.waiting);
         semaphores.shut.fetch_add(1, Ordering::SeqCst);
-        drop(waiting);
+        drop((waiting, preparation));
         KernelWaits(context.clone())
     }
 }

@@ -53,6 +53,7 @@ use section::Sections;
 
 pub use bind::{Bind, allowed_cpus, bind_to, cores_here as cores, placement};
 pub use section::Section;
+pub use sys::with_signals_blocked;
 
 /// Exit code when the launcher itself fails.
 const FAILED: u8 = 1;

@@ -248,6 +248,19 @@ impl SignalMask {
     }
 }
 
+/// Does something that may start threads which stay, and which have all signals blocked. A
+/// process's signal goes to any thread that does not block it, so a thread of a library would
+/// take those that [`SignalFd`] waits for: the end of a child, and with it the job's.
+///
+/// # Errors
+/// The system refuses.
+pub fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> io::Result<T> {
+    let before = SignalMask::block_all()?;
+    let done = act();
+    before.apply()?;
+    Ok(done)
+}
+
 impl SignalFd {
     /// Blocks these signals in this process; they are read here instead.
     pub fn new(signals: &[c_int]) -> io::Result<SignalFd> {
@@ -326,5 +339,26 @@ pub fn signal_name(signal: c_int) -> &'static str {
         libc::SIGPWR => "SIGPWR",
         libc::SIGSYS => "SIGSYS",
         _ => "a real-time signal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the calling thread blocks the signal of a child's end.
+    fn blocks_child() -> bool {
+        let mut now = signal_set(&[]).unwrap();
+        // SAFETY: null asks for no change; `now` is writable.
+        cvt(unsafe { libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut now) }).unwrap();
+        // SAFETY: `now` is an initialized set.
+        unsafe { libc::sigismember(&raw const now, libc::SIGCHLD) == 1 }
+    }
+
+    #[test]
+    fn threads_that_stay_get_no_signals() {
+        let thread = with_signals_blocked(|| std::thread::spawn(blocks_child)).unwrap();
+        assert!(thread.join().unwrap());
+        assert!(!blocks_child());
     }
 }

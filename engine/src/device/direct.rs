@@ -214,7 +214,7 @@ impl Drop for Direct {
             self.stream = None;
         }
         if let Some(stream) = self.stream.take() {
-            super::lock(&self.device.streams).push(stream);
+            self.device.context.give_stream(stream);
         }
     }
 }

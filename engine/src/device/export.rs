@@ -37,7 +37,7 @@ impl Drop for ExportedEvent {
     fn drop(&mut self) {
         // A stream that still waits for a producer would hold up its next user.
         if self.event.is_passed() == Ok(true) {
-            lock(&self.device.streams).push(self.stream.clone());
+            self.device.context.give_stream(self.stream.clone());
         }
         lock(&self.device.exported_events).push((self.event.clone(), self.handle));
     }

@@ -47,10 +47,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Streams that are made before any is held: transfers that may need one at a time. Of more,
-/// each makes its own, which is not known to wait for anything.
-const STREAMS_AHEAD: usize = 96;
-
 /// What a view of a device's memory is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
@@ -495,11 +491,7 @@ impl Devices {
         if device.prepared.load(Ordering::Acquire) {
             return;
         }
-        let done = context.prepare(|| {
-            let made = (0..STREAMS_AHEAD).filter_map(|_| Stream::uncaptured(context).ok());
-            lock(&device.streams).extend(made);
-            self.pool.prepare(context);
-        });
+        let done = context.prepare(|| self.pool.prepare(context));
         device.prepared.store(done, Ordering::Release);
     }
 
@@ -521,7 +513,6 @@ impl Devices {
             slots: Arc::new(Pool::on_device(context, self.slots)),
             context: context.clone(),
             packer: Packer::new(context),
-            streams: Mutex::default(),
             exported_events: Mutex::default(),
             prepared: AtomicBool::new(false),
         });
@@ -530,7 +521,7 @@ impl Devices {
     }
 }
 
-/// One device: its packer; streams that no transfer uses now.
+/// One device: its packer, and what transfers lend.
 struct Device {
     context: Context,
     packer: Packer,
@@ -539,7 +530,6 @@ struct Device {
     in_turns: bool,
     /// With the blocks that this device has for messages.
     model: Model,
-    streams: Mutex<Vec<Stream>>,
     /// Memory that other processes open, for slots.
     slots: Arc<Pool>,
     /// Events that other processes can open and no transfer uses now.
@@ -558,8 +548,7 @@ impl std::fmt::Debug for Device {
 
 impl Device {
     fn stream(&self) -> Result<Stream, DeviceError> {
-        let kept = lock(&self.streams).pop();
-        kept.map_or_else(|| Stream::uncaptured(&self.context), Ok)
+        self.context.take_stream()
     }
 }
 

@@ -666,7 +666,7 @@ impl Model {
     fn kernel_ns(&self, hop: Hop, bytes: usize, messages: f64) -> f64 {
         let Hop { from, to, .. } = hop;
         let device = &self.device;
-        // Whoever works all the time needs no turn.
+        // The rank that works each time needs no turn.
         let turn = match (hop.between.turns, hop.protocol) {
             (Turns::None, _)
             | (Turns::Sender, Protocol::DevicePut)

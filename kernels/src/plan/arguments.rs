@@ -21,7 +21,9 @@ pub const WORDS_PER_THREAD: u64 = 4;
 
 /// Bytes that a warp takes at once: fewer of small messages, so that all warps of a
 /// device have some.
-const CHUNK: [u64; 2] = [512, 2048];
+const CHUNK: [u64; 2] = [512, 4096];
+/// The most of packs of wider words, whose warps ask fewer questions for a chunk.
+const PACK_CHUNK: u64 = 2048;
 const CHUNKS: u64 = 8192;
 
 /// Runs of so many bytes are found one by one, others word by word.
@@ -458,8 +460,18 @@ impl Tables {
 /// Words of `width` bytes that a warp takes at once, of so many bytes in all, and thread
 /// blocks that have some.
 pub(crate) fn chunks(bytes: u64, width: usize) -> (u32, u64) {
+    chunks_of(bytes, width, CHUNK[1])
+}
+
+/// The same of a pack.
+fn pack_chunks(bytes: u64, width: usize) -> (u32, u64) {
+    let most = if width > 2 { PACK_CHUNK } else { CHUNK[1] };
+    chunks_of(bytes, width, most)
+}
+
+fn chunks_of(bytes: u64, width: usize, most: u64) -> (u32, u64) {
     let chunk = (bytes / CHUNKS).next_power_of_two();
-    let chunk = chunk.clamp(CHUNK[0], CHUNK[1]);
+    let chunk = chunk.clamp(CHUNK[0], most);
     let warps = u64::from(THREADS) / 32;
     let blocks = bytes.div_ceil(chunk).div_ceil(warps);
     ((chunk / width as u64) as u32, blocks)
@@ -470,7 +482,7 @@ impl Launch {
     pub fn of_run(layout: u64, packed: u64, bytes: u64) -> Launch {
         let width = widest(layout | packed);
         let words = bytes / width as u64;
-        let (chunk, chunks) = chunks(bytes, width);
+        let (chunk, chunks) = pack_chunks(bytes, width);
         let range = Span {
             layout,
             packed,
@@ -526,7 +538,7 @@ impl Plan {
         let first_packed = packed.wrapping_sub(range.start);
         let width = widest(layout | first_packed | self.granularity as u64);
         let words = |bytes: u64| bytes / width as u64;
-        let (chunk, chunks) = chunks(range.end - range.start, width);
+        let (chunk, chunks) = pack_chunks(range.end - range.start, width);
         let span = Span {
             layout,
             packed,

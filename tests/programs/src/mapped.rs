@@ -228,7 +228,7 @@ fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) 
                     let kernels = match way {
                         "kernel" => !sends,
                         "put" => sends,
-                        // Whoever sends.
+                        // Either of them may send.
                         "lower" => me == 0,
                         _ => false,
                     };

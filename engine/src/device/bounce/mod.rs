@@ -26,7 +26,7 @@ mod outbound;
 pub use inbound::Inbound;
 pub use outbound::Outbound;
 
-use super::{Device, Devices, lock};
+use super::{Device, Devices};
 use crate::protocol::device::{Between, End, Means, Model, Move, SHORT_BYTES, Turns};
 use osier_kernels::{DeviceError, DeviceView, Engine, Ordered, Stream};
 use std::sync::{Arc, OnceLock};
@@ -111,7 +111,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
-            lock(&self.device.streams).push(stream);
+            self.device.context.give_stream(stream);
         }
     }
 }

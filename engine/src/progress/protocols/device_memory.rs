@@ -250,7 +250,7 @@ pub(crate) fn send_layout(
     layout: &Layout,
     total: usize,
 ) -> Result<LayoutRef, PostError> {
-    // One that has begun comes first, whoever has begun it.
+    // One that has begun comes first, also one of another message.
     send_parts(port, peer)?;
     let part = LAYOUT_PART_BYTES.min(port.links.max_payload(peer));
     let known = port.peers[peer as usize].layouts.get_or_insert_default();
