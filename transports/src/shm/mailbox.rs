@@ -119,7 +119,7 @@ pub(crate) struct Cells {
 
 #[cfg(test)]
 impl Line {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let half = || Half {
             word: AtomicU64::new(seal::sealed(NOTHING, 0)),
             order: AtomicU64::new(0),
@@ -133,7 +133,7 @@ impl Line {
 
 #[cfg(test)]
 impl Cells {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let cell = || Cell {
             word: AtomicU64::new(seal::sealed(NOTHING, 0)),
             order: AtomicU64::new(0),

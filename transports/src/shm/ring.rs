@@ -784,10 +784,10 @@ impl Consumer {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    pub(super) struct Memory {
+    pub(in crate::shm) struct Memory {
         control: Box<Control>,
         cells: Box<[Cell]>,
         payload: Box<[u8]>,
