@@ -586,8 +586,8 @@ impl ShmEndpoint {
     }
 
     /// Takes the next message of a peer, if it is of this kind and argument,
-    /// without aux, of at most `room` bytes, and lies in the mailbox or in one cell, or
-    /// comes in parts: `copy` reads bytes from an address on to their place in the message.
+    /// without aux, and has at most `room` bytes: `copy` reads bytes from an address on to
+    /// their place in the message.
     /// Returns its bytes. `None` says nothing: what is there may need [`Endpoint::poll`].
     #[inline(always)]
     pub fn take_next(

@@ -60,6 +60,7 @@
 
 mod ahead;
 pub(super) mod parts;
+mod whole;
 
 use self::ahead::Ahead;
 use super::seal;

@@ -9,7 +9,7 @@
 //!             lap  number of the part    check of the position         for each part behind
 //! ```
 //!
-//! [`Consumer::take_parts`] copies what is there and awaits the rest for a while. If the rest
+//! [`Consumer::take_long`] copies what is there and awaits the rest for a while. If the rest
 //! does not come, nothing has happened: the payload stays as it is until all of it is there,
 //! and [`Consumer::poll`] finds it then, as any other.
 //!
@@ -25,6 +25,7 @@
 //! Operations in MPICH2 using the Nemesis Communication Subsystem", Parallel Computing 33(9),
 //! 2007.
 
+use super::whole::Seen;
 use super::{Consumer, Found, Head, PARTS, PAYLOAD_ALIGN, Producer, SHORT_BYTES, ring_check, seal};
 use crate::sync::Ordering;
 use std::ops::Range;
@@ -92,10 +93,6 @@ impl Producer {
         }
     }
 }
-
-/// First word of the message in the next cell, which was seen there.
-#[derive(Clone, Copy)]
-pub(crate) struct Seen(u64);
 
 /// How far a part is.
 enum Written {
@@ -169,35 +166,18 @@ impl Consumer {
         }
     }
 
-    /// A message in parts in the next cell, whatever its kind. Of this lap, and with acquire:
-    /// what was posted before it is seen after this.
-    #[inline]
-    pub fn peek_parts(&self) -> Option<Seen> {
-        // SAFETY: invariant 7 of `ring`, by the contract of `new`.
-        let cell = unsafe { self.memory.cell(self.next) };
-        let word = cell.word.load(Ordering::Acquire);
-        let begins = (word >> 24) as u8 == PARTS;
-        (begins && seal::number(word) == self.memory.lap(self.next)).then_some(Seen(word))
-    }
-
-    /// Takes the message that [`Consumer::peek_parts`] has just seen, if it is of this kind and
-    /// argument, without aux, and has at most `room` bytes: `copy` reads bytes from an address
-    /// on to their place in the message. Its bytes, and whether the producer has more room now.
-    /// `None` says nothing: what is there may need [`Consumer::poll`].
+    /// Takes a message in parts as [`Consumer::take_long`].
     #[inline(never)]
-    pub fn take_parts(
+    pub(super) fn take_parts(
         &mut self,
         Seen(word): Seen,
-        kind: u8,
-        argument: u32,
         room: usize,
         copy: &mut dyn FnMut(usize, *const u8, usize),
     ) -> Option<(usize, bool)> {
         // SAFETY: invariant 7 of `ring`, by the contract of `new`.
         let cell = unsafe { self.memory.cell(self.next) };
         let data = cell.data.load(Ordering::Relaxed);
-        let wanted = u64::from(kind) << 16 | u64::from(PARTS) << 24 | u64::from(argument) << 32;
-        if word & !0xffff != wanted || data != 0 || self.given_up == Some(self.next) {
+        if data != 0 || self.given_up == Some(self.next) {
             return None;
         }
         let (position, bytes, payload) = self.parts_of(word, data)?;
@@ -282,8 +262,8 @@ mod tests {
         room: usize,
         copy: &mut dyn FnMut(usize, *const u8, usize),
     ) -> Option<(usize, bool)> {
-        let seen = c.peek_parts()?;
-        c.take_parts(seen, KIND, argument, room, copy)
+        let seen = c.peek_long(KIND, argument)?;
+        c.take_long(seen, room, copy)
     }
 
     /// Takes a message while it is written, or whole where that is not possible; true, if it
@@ -330,7 +310,10 @@ mod tests {
             let room = if round % 3 == 0 { 0 } else { bytes };
             assert_eq!(take(&mut c, room), Some((sent, room > 0)), "{bytes} bytes");
             assert!(take(&mut c, bytes).is_none());
-            assert!(c.peek_parts().is_none(), "of the lap before at most");
+            assert!(
+                c.peek_long(KIND, ARGUMENT).is_none(),
+                "of the lap before at most"
+            );
             let _ = c.rest();
         }
         assert!(
