@@ -1,8 +1,10 @@
 //! Matching rules.
 
-use crate::support::{Random, on_all, simulated};
+use crate::support::{Random, on_all, on_shm, simulated};
 use osier::requests::wait_all;
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, Request, Source, TagSelector};
+use osier::{
+    ANY_SOURCE, ANY_TAG, Communicator, Datatype, Order, Request, Source, TagSelector, Type, View,
+};
 use std::collections::VecDeque;
 
 /// Eager in a line, eager in a ring, in fragments, announced.
@@ -54,6 +56,45 @@ fn messages_of_one_sender_do_not_overtake() {
                 assert_eq!(next, [MESSAGES; 2]);
             }
             comm.barrier().expect("barrier");
+        }
+    });
+}
+
+/// A short message, and one behind it that is read while it is written, of one tag: the receiver
+/// waits in memory that takes both, and its sender waits for the answer.
+#[test]
+fn a_short_message_is_not_passed_by_a_long_one() {
+    const ROUNDS: usize = 20_000;
+    // Of eight cells in the ring, so that each begins where one began a lap before; with gaps,
+    // so that nobody copies it from where it lies.
+    const ROWS: usize = 28 * 1024 / 64;
+    on_shm(2, |comm| {
+        let rows = Type::subarray(
+            &[ROWS, 128],
+            &[ROWS, 64],
+            &[0, 0],
+            Order::C,
+            &u8::datatype(),
+        );
+        let rows = rows.and_then(|t| t.commit()).expect("type");
+        let long = rows.size();
+        let mut buffer = vec![7u8; 2 * long];
+        for round in 0..ROUNDS {
+            if comm.rank() == 0 {
+                comm.send(&[round as u8], 1, 0).expect("short");
+                let view = View::new(&buffer, 0, &rows, 1).expect("view");
+                comm.send(&view, 1, 0).expect("long");
+                let mut answer = [0u8];
+                comm.recv(&mut answer, 1, 1).expect("answer");
+                assert_eq!(answer, [round as u8]);
+                continue;
+            }
+            let status = comm.recv(&mut buffer, 0, 0).expect("short");
+            assert_eq!(status.bytes(), 1, "round {round}");
+            let answer = [buffer[0]];
+            let status = comm.recv(&mut buffer, 0, 0).expect("long");
+            assert_eq!(status.bytes(), long, "round {round}");
+            comm.send(&answer, 0, 1).expect("answer");
         }
     });
 }

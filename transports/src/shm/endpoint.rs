@@ -19,7 +19,7 @@ use super::collective::Collective;
 use super::mailbox::{MAIL_BYTES, Mail, Mailbox};
 use super::rank::{Arrivals, Level, ShmRank};
 use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
-use super::{cma, words};
+use super::{cma, next, words};
 use crate::Death;
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PeerMemory,
@@ -586,8 +586,8 @@ impl ShmEndpoint {
     }
 
     /// Takes the next message of a peer, if it is of this kind and argument,
-    /// without aux, of at most `room` bytes, and lies in the mailbox or in one cell, or
-    /// comes in parts: `copy` reads bytes from an address on to their place in the message.
+    /// without aux, and has at most `room` bytes: `copy` reads bytes from an address on to
+    /// their place in the message.
     /// Returns its bytes. `None` says nothing: what is there may need [`Endpoint::poll`].
     #[inline(always)]
     pub fn take_next(
@@ -596,7 +596,7 @@ impl ShmEndpoint {
         kind: u8,
         argument: u32,
         room: usize,
-        mut copy: impl FnMut(usize, *const u8, usize),
+        copy: impl FnMut(usize, *const u8, usize),
     ) -> Option<usize> {
         let tx = self.tx.get_mut(peer as usize)?;
         let from = tx.from;
@@ -605,38 +605,11 @@ impl ShmEndpoint {
         if busy.is_multiple_of(ADOPT_EVERY) {
             return None; // for the long way, which adopts
         }
-        let position = rx.ring.position();
-        let mail = tx.mail.as_mut();
-        let whole = |from, bytes| copy(0, from, bytes);
-        let mail = mail.filter(|m| !m.is_still());
-        let mailed = mail.and_then(|m| m.take(position, kind, argument, room, whole));
-        let bytes = match mailed {
-            Some(bytes) => bytes,
-            None => {
-                let short = rx.ring.peek_short(kind, argument);
-                if short.is_none() && !rx.ring.has_parts() {
-                    return None;
-                }
-                // After the ring: a message in it is younger than one that
-                // names this position.
-                let mail = tx.mail.as_ref().filter(|m| !m.is_still());
-                if mail.is_some_and(|m| m.waits(position)) {
-                    return None;
-                }
-                let (bytes, more_room) = match short {
-                    Some((_, bytes)) if bytes > room => return None,
-                    Some((data, bytes)) => {
-                        copy(0, (&raw const data).cast(), bytes);
-                        (bytes, rx.ring.pass())
-                    }
-                    None => rx.ring.take_parts(kind, argument, room, &mut copy)?,
-                };
-                if more_room {
-                    self.room_made(peer);
-                }
-                bytes
-            }
-        };
+        let (ring, mail) = (&mut rx.ring, tx.mail.as_mut());
+        let (bytes, more_room) = next::take_next(ring, mail, (kind, argument), room, copy)?;
+        if more_room {
+            self.room_made(peer);
+        }
         self.busy = busy;
         self.cursor = from as usize + 1;
         Some(bytes)

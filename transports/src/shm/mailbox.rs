@@ -48,9 +48,10 @@
 //!    acquire: whoever sees its sequence number sees the whole half.
 //! 3. `position` is the producer's position in its ring when it wrote the
 //!    half. The consumer takes the message when it has given back exactly the
-//!    cells before, and it looks here before it takes the cell at that
-//!    position: the order of posting is kept. A message is in the half before
-//!    a later one is in the ring, so whoever sees the later one sees it.
+//!    cells before, and it looks here between the look that shows it a message
+//!    in the cell at that position and taking that one: the order of posting is
+//!    kept. A message is in the half before a later one is in the ring, so
+//!    whoever sees the later one sees it. One that was passed is lost.
 //! 4. The area belongs to the side that has the turn: at first side 0, then
 //!    whoever has given back the last message in it. Only that side writes it,
 //!    and gives the turn away with the message.
@@ -119,7 +120,7 @@ pub(crate) struct Cells {
 
 #[cfg(test)]
 impl Line {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let half = || Half {
             word: AtomicU64::new(seal::sealed(NOTHING, 0)),
             order: AtomicU64::new(0),
@@ -133,7 +134,7 @@ impl Line {
 
 #[cfg(test)]
 impl Cells {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let cell = || Cell {
             word: AtomicU64::new(seal::sealed(NOTHING, 0)),
             order: AtomicU64::new(0),

@@ -14,6 +14,7 @@ mod job;
 mod layout;
 mod mailbox;
 mod mapping;
+mod next;
 mod ranges;
 mod rank;
 mod ring;

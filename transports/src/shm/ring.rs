@@ -60,6 +60,7 @@
 
 mod ahead;
 pub(super) mod parts;
+mod whole;
 
 use self::ahead::Ahead;
 use super::seal;
@@ -784,10 +785,10 @@ impl Consumer {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    pub(super) struct Memory {
+    pub(in crate::shm) struct Memory {
         control: Box<Control>,
         cells: Box<[Cell]>,
         payload: Box<[u8]>,

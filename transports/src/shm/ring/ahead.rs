@@ -30,6 +30,16 @@ impl Ahead {
         }
     }
 
+    /// A message of several cells was taken, from one cell to another.
+    #[inline]
+    pub fn took_cells(&mut self, memory: &RingMemory, from: u64, to: u64) {
+        self.found += to - from;
+        if from / LINE != to / LINE && self.found >= LINE {
+            // SAFETY: invariant 7 of `ring`, by the contract of the consumer's `new`.
+            fetch(std::ptr::from_ref(unsafe { memory.cell(to + LINE) }).cast());
+        }
+    }
+
     /// Nothing was there.
     #[inline(always)]
     pub fn nothing(&mut self) {

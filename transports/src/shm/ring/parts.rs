@@ -9,7 +9,7 @@
 //!             lap  number of the part    check of the position         for each part behind
 //! ```
 //!
-//! [`Consumer::take_parts`] copies what is there and awaits the rest for a while. If the rest
+//! [`Consumer::take_long`] copies what is there and awaits the rest for a while. If the rest
 //! does not come, nothing has happened: the payload stays as it is until all of it is there,
 //! and [`Consumer::poll`] finds it then, as any other.
 //!
@@ -25,6 +25,7 @@
 //! Operations in MPICH2 using the Nemesis Communication Subsystem", Parallel Computing 33(9),
 //! 2007.
 
+use super::whole::Seen;
 use super::{Consumer, Found, Head, PARTS, PAYLOAD_ALIGN, Producer, SHORT_BYTES, ring_check, seal};
 use crate::sync::Ordering;
 use std::ops::Range;
@@ -165,36 +166,18 @@ impl Consumer {
         }
     }
 
-    /// Whether the next cell may be a message in parts.
-    #[inline]
-    pub fn has_parts(&self) -> bool {
-        // SAFETY: invariant 7 of `ring`, by the contract of `new`.
-        let cell = unsafe { self.memory.cell(self.next) };
-        (cell.word.load(Ordering::Relaxed) >> 24) as u8 == PARTS
-    }
-
-    /// Takes the message in the next cell, if it comes in parts, is of this kind and argument,
-    /// without aux, and has at most `room` bytes: `copy` reads bytes from an address on to
-    /// their place in the message. Its bytes, and whether the producer has more room now.
-    /// `None` says nothing: what is there may need [`Consumer::poll`].
+    /// Takes a message in parts as [`Consumer::take_long`].
     #[inline(never)]
-    pub fn take_parts(
+    pub(super) fn take_parts(
         &mut self,
-        kind: u8,
-        argument: u32,
+        Seen(word): Seen,
         room: usize,
         copy: &mut dyn FnMut(usize, *const u8, usize),
     ) -> Option<(usize, bool)> {
         // SAFETY: invariant 7 of `ring`, by the contract of `new`.
         let cell = unsafe { self.memory.cell(self.next) };
-        let word = cell.word.load(Ordering::Acquire);
         let data = cell.data.load(Ordering::Relaxed);
-        let wanted = u64::from(kind) << 16 | u64::from(PARTS) << 24 | u64::from(argument) << 32;
-        if word & !0xffff != wanted
-            || data != 0
-            || seal::number(word) != self.memory.lap(self.next)
-            || self.given_up == Some(self.next)
-        {
+        if data != 0 || self.given_up == Some(self.next) {
             return None;
         }
         let (position, bytes, payload) = self.parts_of(word, data)?;
@@ -273,6 +256,16 @@ mod tests {
         true
     }
 
+    fn by_parts(
+        c: &mut Consumer,
+        argument: u32,
+        room: usize,
+        copy: &mut dyn FnMut(usize, *const u8, usize),
+    ) -> Option<(usize, bool)> {
+        let seen = c.peek_long(KIND, argument)?;
+        c.take_long(seen, room, copy)
+    }
+
     /// Takes a message while it is written, or whole where that is not possible; true, if it
     /// was taken by parts.
     fn take(c: &mut Consumer, room: usize) -> Option<(Vec<u8>, bool)> {
@@ -282,7 +275,7 @@ mod tests {
             // SAFETY: invariant 8 of `ring` for what is read; `to` has as many bytes.
             unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
         };
-        if let Some((bytes, _)) = c.take_parts(KIND, ARGUMENT, room, &mut copy) {
+        if let Some((bytes, _)) = by_parts(c, ARGUMENT, room, &mut copy) {
             got.truncate(bytes);
             return Some((got, true));
         }
@@ -312,17 +305,15 @@ mod tests {
             assert!(post(&mut p, HEAD, &sent, |_| {}));
             // Another argument, and less room, are for `poll`.
             let other = |_: usize, _: *const u8, _: usize| panic!("another message");
-            assert!(
-                c.take_parts(KIND, ARGUMENT ^ 1, bytes, &mut { other })
-                    .is_none()
-            );
-            assert!(
-                c.take_parts(KIND, ARGUMENT, bytes - 1, &mut { other })
-                    .is_none()
-            );
+            assert!(by_parts(&mut c, ARGUMENT ^ 1, bytes, &mut { other }).is_none());
+            assert!(by_parts(&mut c, ARGUMENT, bytes - 1, &mut { other }).is_none());
             let room = if round % 3 == 0 { 0 } else { bytes };
             assert_eq!(take(&mut c, room), Some((sent, room > 0)), "{bytes} bytes");
             assert!(take(&mut c, bytes).is_none());
+            assert!(
+                c.peek_long(KIND, ARGUMENT).is_none(),
+                "of the lap before at most"
+            );
             let _ = c.rest();
         }
         assert!(
@@ -370,7 +361,7 @@ mod tests {
             assert!(post(&mut p, HEAD, &body(3 * PART_BYTES, 0), |_| {}));
             p.cell(cell).word.store(u64::MAX - 9, Ordering::Relaxed);
             let mut copy = |_: usize, _: *const u8, _: usize| {};
-            assert!(c.take_parts(KIND, ARGUMENT, 1 << 20, &mut copy).is_none());
+            assert!(by_parts(&mut c, ARGUMENT, 1 << 20, &mut copy).is_none());
             assert!(matches!(c.poll(), Some(Found::Malformed)), "cell {cell}");
         }
     }
