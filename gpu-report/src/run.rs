@@ -249,6 +249,10 @@ impl Run {
                 "OSIER_DEBUG",
                 debug(std::env::var("OSIER_DEBUG").ok(), None),
             );
+        // As the launcher has it for ranks; tests whose ranks are threads have no launcher.
+        if std::env::var_os("CUDA_DEVICE_MAX_CONNECTIONS").is_none() {
+            child.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+        }
         for (name, value) in env.iter().cloned().chain(inline) {
             let value = match name.as_str() {
                 "OSIER_DEBUG" => debug(std::env::var("OSIER_DEBUG").ok(), Some(&value)),
