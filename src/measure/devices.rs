@@ -51,7 +51,7 @@ impl Here {
     ///
     /// # Errors
     /// If a rank dies.
-    pub fn on_all(comm: &Communicator) -> Result<Option<Here>> {
+    pub(super) fn on_all(comm: &Communicator) -> Result<Option<Here>> {
         let mine = Here::of(comm.rank());
         let mut all = [u32::from(mine.is_some())];
         comm.allreduce(&IN_PLACE, &mut all, crate::Op::Min)?;
