@@ -49,6 +49,7 @@ pub(super) fn take_next(
             copy(0, (&raw const data).cast(), bytes);
             Some((bytes, ring.pass()))
         }
+        (None, Some(long)) if long.is_in_parts() => ring.take_parts(long, room, &mut copy),
         (None, Some(long)) => ring.take_long(long, room, &mut copy),
         _ => None,
     }

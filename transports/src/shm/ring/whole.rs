@@ -8,6 +8,14 @@ use crate::sync::Ordering;
 #[derive(Clone, Copy)]
 pub(crate) struct Seen(pub(super) u64);
 
+impl Seen {
+    /// Whether it comes part by part ([`Consumer::take_parts`]).
+    #[inline(always)]
+    pub fn is_in_parts(self) -> bool {
+        (self.0 >> 24) as u8 == PARTS
+    }
+}
+
 impl Consumer {
     /// The message in the next cell, if it has more than that cell and is of this kind and
     /// argument. Of this lap, and with acquire: what was posted before it is seen after this.
@@ -23,8 +31,8 @@ impl Consumer {
         is_wanted.then_some(Seen(word))
     }
 
-    /// Takes the message that [`Consumer::peek_long`] has just seen, if it is without aux and
-    /// has at most `room` bytes: `copy` reads bytes from an address on to their place in the
+    /// Takes the message that [`Consumer::peek_long`] has just seen, if it is not in parts, is
+    /// without aux and has at most `room` bytes: `copy` reads bytes from an address on to their place in the
     /// message. Its bytes, and whether the producer has more room now. `None` says nothing:
     /// what is there may need [`Consumer::poll`].
     #[inline(never)]
@@ -35,8 +43,8 @@ impl Consumer {
         copy: &mut dyn FnMut(usize, *const u8, usize),
     ) -> Option<(usize, bool)> {
         let form = (seen.0 >> 24) as u8;
-        if form == PARTS {
-            return self.take_parts(seen, room, copy);
+        if seen.is_in_parts() {
+            return None;
         }
         // SAFETY: invariant 7 of `ring`, by the contract of `new`.
         let cell = unsafe { self.memory.cell(self.next) };
