@@ -22,8 +22,8 @@ pub enum Effort {
 const WINDOW_BYTES: u32 = 192 << 20;
 
 /// Writes a folder, without its own name, as an `.tar.xz`: its folders, regular files and links,
-/// which are not followed. What else there is, such as the sockets of a daemon, is left out, as is what cannot be read: it
-/// may be gone by now. Returns what was left out, with the reason.
+/// which are not followed. What else there is, such as the sockets of a daemon, is left out, as is
+/// what cannot be read: it may be gone by now. Returns what was left out, with the reason.
 ///
 /// # Errors
 /// The archive cannot be written.

@@ -61,9 +61,10 @@ impl Ending<'_> {
         let stream = self.stream;
         match stream.completion() {
             Some(completion) if grid.blocks == 1 || self.tells(grid.useful) => {
-                // SAFETY: the caller's contract; words stay as long as the process.
-                let launch =
-                    |last| unsafe { launch_telling(stream, name, Grid::ONE, argument, last) };
+                let launch = |last| {
+                    // SAFETY: the caller's contract; words stay as long as the process.
+                    unsafe { launch_telling(stream, name, Grid::ONE, argument, last) }
+                };
                 let number = completion.told_by(launch)?;
                 self.told = Some(Event::told(stream, number));
                 Ok(())

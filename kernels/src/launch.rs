@@ -11,7 +11,7 @@
 //!    that are resident at once: blocks then begin in the order of memory, where resident ones
 //!    that go on to further pieces drift apart. On an H200 a copy of 256 MiB by words of 8
 //!    bytes reads 2,051 GB/s so, 1,881 with 8 blocks for each multiprocessor; the driver's
-//!    copy 2,097. Kernels that search long are the exception (`Grid::resident`).
+//!    copy 2,097. Kernels that search long are the exception (`Grid::resident`; decision 0302).
 //! 3. A binary is of the same source as the PTX: the source's digest is in its name.
 //!    One that the driver refuses is passed over.
 

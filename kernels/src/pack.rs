@@ -596,7 +596,7 @@ impl Packer {
                 unsafe { ending.launch(name, blocks, &argument) }
             }
             Argument::Runs(argument) => {
-                // SAFETY: as said above; the kernel of this argument.
+                // SAFETY: invariant 1; the kernel of this argument.
                 unsafe { ending.launch(name, blocks, argument) }
             }
             Argument::General(argument) => {

@@ -172,7 +172,8 @@ impl Links {
     }
 
     /// Takes the next message of a peer, if it is of this kind and argument and has at most
-    /// `room` bytes: `copy` reads bytes from an address on to their place in the message. `None` says nothing: what is there may need [`Links::poll`].
+    /// `room` bytes: `copy` reads bytes from an address on to their place in the message. `None`
+    /// says nothing: what is there may need [`Links::poll`].
     #[inline(always)]
     pub fn take_next(
         &mut self,

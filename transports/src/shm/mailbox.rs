@@ -51,7 +51,8 @@
 //!    cells before, and it looks here between the look that shows it a message
 //!    in the cell at that position and taking that one: the order of posting is
 //!    kept. A message is in the half before a later one is in the ring, so
-//!    whoever sees the later one sees it. One that was passed is lost.
+//!    a consumer that sees the later one sees it. If the later one were taken first, the
+//!    position would be behind, and this one never be taken.
 //! 4. The area belongs to the side that has the turn: at first side 0, then
 //!    whoever has given back the last message in it. Only that side writes it,
 //!    and gives the turn away with the message.

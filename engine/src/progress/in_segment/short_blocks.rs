@@ -3,8 +3,8 @@
 //! As in [`super::short_calls`], a call is taken here where nothing else is in flight in the segment,
 //! and whatever is unusual is left to the steps of the program.
 
-use super::short_calls::{Alike, InFlight, Look, Numbers, Short, raise};
-use super::{Known, Lane, Last, Readers};
+use super::short_calls::{Alike, InFlight, Short, raise};
+use super::{Known, Lane, Readers};
 use crate::exec::cells;
 use crate::exec::in_segment::Places;
 use crate::exec::in_segment::{At, IN_ORDER, Taken, copy_short};
@@ -82,34 +82,11 @@ impl Lane {
             raise(NOTHING, flags, phase, collective);
             self.port.links.wake_members();
         }
-        // Peers have what they need: the call is counted now.
-        let numbers = Numbers {
-            tags: self.executor.next_tags(),
-            call: number,
-        };
-        let calls = &mut self.port.in_segment;
-        let before = (calls.last, calls.turns);
-        calls.last[set] = Some(Last {
-            call: number,
-            of_neighbors,
-        });
-        let mut taken = short.behind.start - short.awaited.len();
-        for peer in &*short.awaited {
-            let mut looks = 0;
-            loop {
-                match self.look(NOTHING, flags, *peer) {
-                    Look::There => break,
-                    Look::Late => {
-                        looks += 1;
-                        if wait(self, peer.from, looks) {
-                            continue;
-                        }
-                    }
-                    Look::Unusual => {}
-                }
-                return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
-            }
-            taken += 1;
+        let (numbers, before) = self.counted(number, set, of_neighbors);
+        let come = self.await_flags((NOTHING, flags), &short.awaited, wait);
+        let mut taken = short.behind.start - short.awaited.len() + come;
+        if come < short.awaited.len() {
+            return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
         }
         for step in &short.program.actions[short.behind.clone()] {
             let done = match *step {

@@ -134,37 +134,14 @@ impl Lane {
             raise(Alike::of(short), at, phase, collective);
             self.port.links.wake_members();
         }
-        // Peers have what they need: the call is counted now.
-        let numbers = Numbers {
-            tags: self.executor.next_tags(),
-            call: number,
-        };
-        let calls = &mut self.port.in_segment;
-        let before = (calls.last, calls.turns);
-        calls.last[set] = Some(Last {
-            call: number,
-            of_neighbors: false,
-        });
+        let (numbers, before) = self.counted(number, set, false);
         if short.changes_hands {
-            calls.turns[set] = turn.wrapping_add(1);
+            self.port.in_segment.turns[set] = turn.wrapping_add(1);
         }
-        let mut taken = short.first_awaited();
-        for peer in &*short.awaited {
-            let mut looks = 0;
-            loop {
-                match self.look(Alike::of(short), at, *peer) {
-                    Look::There => break,
-                    Look::Late => {
-                        looks += 1;
-                        if wait(self, peer.from, looks) {
-                            continue;
-                        }
-                    }
-                    Look::Unusual => {}
-                }
-                return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
-            }
-            taken += 1;
+        let come = self.await_flags((Alike::of(short), at), &short.awaited, wait);
+        let mut taken = short.first_awaited() + come;
+        if come < short.awaited.len() {
+            return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
         }
         let Some(collective) = self.port.links.opened_collective() else {
             return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
@@ -181,6 +158,47 @@ impl Lane {
         });
         self.port.links.wake_members();
         Short::Done
+    }
+
+    /// Counts a call, once its peers have what they need; its numbers, and the last calls and
+    /// turns of the sets before.
+    #[inline(always)]
+    pub(super) fn counted(
+        &mut self,
+        call: u32,
+        set: usize,
+        of_neighbors: bool,
+    ) -> (Numbers, ([Option<Last>; 2], [u16; 2])) {
+        let tags = self.executor.next_tags();
+        let calls = &mut self.port.in_segment;
+        let before = (calls.last, calls.turns);
+        calls.last[set] = Some(Last { call, of_neighbors });
+        (Numbers { tags, call }, before)
+    }
+
+    /// Waits for the flags of peers, one after the other; how many are raised when it ends, which
+    /// is before all are if one is unusual or `wait` says so.
+    #[inline(always)]
+    pub(super) fn await_flags(
+        &mut self,
+        (all, at): (Alike, InFlight),
+        awaited: &[Awaited],
+        mut wait: impl FnMut(&mut Lane, u32, u32) -> bool,
+    ) -> usize {
+        for (come, peer) in awaited.iter().enumerate() {
+            let mut looks = 0;
+            loop {
+                match self.look(all, at, *peer) {
+                    Look::There => break,
+                    Look::Late => looks += 1,
+                    Look::Unusual => return come,
+                }
+                if !wait(self, peer.from, looks) {
+                    return come;
+                }
+            }
+        }
+        awaited.len()
     }
 
     /// Leaves a call to the steps of its program, behind what was taken of it; whether its slots
