@@ -16,7 +16,7 @@ use crate::launch::Kernels;
 use crate::stream::Stream;
 use crate::stream_semaphore::StreamSemaphores;
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_uint};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -216,8 +216,10 @@ struct Inner {
     no_words: AtomicBool,
     /// Whether first uses were done ahead.
     prepared: Mutex<bool>,
-    /// For messages; nobody uses them now.
-    streams: Mutex<Vec<Stream>>,
+    /// For messages, by number; nobody uses them now.
+    streams: Mutex<BTreeMap<u64, Stream>>,
+    /// Numbers of streams for messages.
+    stream_numbers: AtomicU64,
     pinned: Kept,
     plain: Kept,
     /// Devices whose plain memory this one reaches, as bits.
@@ -296,6 +298,7 @@ impl Context {
             no_words: AtomicBool::new(false),
             prepared: Mutex::new(false),
             streams: Mutex::default(),
+            stream_numbers: AtomicU64::new(0),
             pinned: Kept::new(MOST_PINNED_BYTES),
             plain: Kept::new(most_plain_bytes()),
             linked: AtomicU64::new(0),
@@ -574,21 +577,27 @@ impl Context {
 
     /// A stream for messages that nobody uses now, or a new one ([`Stream::uncaptured`]). All
     /// ranks of the process share them: to make one may wait until none is held, so a rank that
-    /// comes later must find some.
+    /// comes later must find some. The first made of those that are free: a driver gives streams
+    /// the hardware's queues in turn, so those in use share none until there are more than queues.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn take_stream(&self) -> Result<Stream> {
-        let kept = self.kept_streams().pop();
-        kept.map_or_else(|| Stream::uncaptured(self), Ok)
+        let kept = self.kept_streams().pop_first();
+        kept.map_or_else(|| Stream::uncaptured(self), |(_, stream)| Ok(stream))
     }
 
     /// Gives back a stream of [`Context::take_stream`], whose work is done.
     pub fn give_stream(&self, stream: Stream) {
-        self.kept_streams().push(stream);
+        self.kept_streams().insert(stream.number(), stream);
     }
 
-    pub(crate) fn kept_streams(&self) -> MutexGuard<'_, Vec<Stream>> {
+    /// The number of the next stream for messages.
+    pub(crate) fn next_stream_number(&self) -> u64 {
+        self.0.stream_numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn kept_streams(&self) -> MutexGuard<'_, BTreeMap<u64, Stream>> {
         self.0.streams.lock().unwrap_or_else(|e| e.into_inner())
     }
 

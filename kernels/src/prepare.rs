@@ -61,7 +61,9 @@ impl Context {
         }
         let streams = (0..STREAMS).map(|_| Stream::uncaptured(self));
         let streams = streams.collect::<Result<Vec<_>>>()?;
-        self.kept_streams().extend(streams);
+        for stream in streams {
+            self.give_stream(stream);
+        }
         self.semaphores().stock(self)?;
         // They are kept when they go.
         let stages = (0..STAGES).map(|_| Memory::pinned(self, STAGE_BYTES));

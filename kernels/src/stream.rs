@@ -28,6 +28,8 @@ struct StreamInner {
     owned: bool,
     /// Nobody captures it.
     private: bool,
+    /// Of streams for messages, in the order in which they were made.
+    number: u64,
     /// Raised behind each record, or by kernels, on a stream for messages.
     completion: Option<Arc<Completion>>,
 }
@@ -65,6 +67,11 @@ impl Stream {
         Stream::make(context, known.map_or(0, |()| greatest), true)
     }
 
+    /// Its number among the streams for messages, in the order in which they were made.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+
     /// Its priority; a lower number goes first.
     ///
     /// # Errors
@@ -89,6 +96,11 @@ impl Stream {
             stream,
             owned: true,
             private,
+            number: if private {
+                context.next_stream_number()
+            } else {
+                0
+            },
             completion: private.then(|| Completion::of(context)).flatten(),
         })))
     }
@@ -105,6 +117,7 @@ impl Stream {
             stream: abi::Stream(raw),
             owned: false,
             private: false,
+            number: 0,
             completion: None,
         }))
     }

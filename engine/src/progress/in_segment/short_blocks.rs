@@ -84,11 +84,11 @@ impl Lane {
         }
         let (numbers, before) = self.counted(number, set, of_neighbors);
         let come = self.await_flags((NOTHING, flags), &short.awaited, wait);
-        let mut taken = short.behind.start - short.awaited.len() + come;
+        let taken = short.behind.start - short.awaited.len() + come;
         if come < short.awaited.len() {
             return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
         }
-        for step in &short.program.actions[short.behind.clone()] {
+        for (taken, step) in (taken..).zip(&short.program.actions[short.behind.clone()]) {
             let done = match *step {
                 Action::Take { from, cell, into } => {
                     let taken = cells::take((from, cell, into), at, self, blocks);
@@ -101,7 +101,6 @@ impl Lane {
                 // It takes the step again.
                 return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
             }
-            taken += 1;
         }
         if let Some(collective) = self.port.links.opened_collective() {
             collective.set_done(Done {

@@ -139,18 +139,17 @@ impl Lane {
             self.port.in_segment.turns[set] = turn.wrapping_add(1);
         }
         let come = self.await_flags((Alike::of(short), at), &short.awaited, wait);
-        let mut taken = short.first_awaited() + come;
+        let taken = short.first_awaited() + come;
         if come < short.awaited.len() {
             return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
         }
         let Some(collective) = self.port.links.opened_collective() else {
             return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
         };
-        for step in &*short.behind {
+        for (taken, step) in (taken..).zip(&*short.behind) {
             if !take(step, short, at, collective, room) {
                 return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
             }
-            taken += 1;
         }
         collective.set_done(Done {
             call: number.wrapping_add(1),
