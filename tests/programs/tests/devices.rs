@@ -284,19 +284,24 @@ fn plans_follow_the_links_between_devices() {
         (8, MESH, "1", true),
         (8, "switch:18", "1", false),
     ];
+    // Of one state of a machine: predictions of two jobs would else be of that in which each begins.
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/choice/fixtures");
+    let settings = |command: &mut std::process::Command, links: &str, nvml: &str| {
+        command.env("OSIER_EMULATED_LINKS", links);
+        command.env("OSIER_EMULATED_NVML", nvml);
+        command.env("OSIER_COSTS", format!("{folder}/near.json"));
+    };
     for (ranks, links, nvml, along) in cases {
         let options = ["--emulate-gpus", &ranks.to_string()];
         let mut command = job(ranks, &options, &["device-joined"]);
-        command.env("OSIER_EMULATED_LINKS", links);
-        command.env("OSIER_EMULATED_NVML", nvml);
+        settings(&mut command, links, nvml);
         let done = finish(&mut command);
         done.code(0);
         let text = &done.stdout;
         assert_eq!(text.contains("links"), along, "{links}: {text}");
         // The same where each rank sees its own alone: the management library shows all.
         let mut command = hidden_job(ranks, ranks, &["device-joined"]);
-        command.env("OSIER_EMULATED_LINKS", links);
-        command.env("OSIER_EMULATED_NVML", nvml);
+        settings(&mut command, links, nvml);
         let hidden = finish(&mut command);
         hidden.code(0);
         assert_eq!(&hidden.stdout, text, "{links}");
