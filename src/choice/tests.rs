@@ -124,6 +124,26 @@ fn short_calls_of_one_way_are_not_messages() {
     }
 }
 
+/// Whether a call with counts is in place changes neither its plan nor where its flags lie.
+#[test]
+fn calls_with_counts_have_flags_in_place_too() {
+    let (near, far) = (measured("near"), measured("far"));
+    let both = described(&agreed(&[&near, &far]), 2);
+    let may = May {
+        on_devices: false,
+        in_one_kernel: false,
+        in_segment: true,
+    };
+    let of = |call: Call| {
+        let class = class_of(1024);
+        let chosen = Choices::default().of(&both, &call, class, may);
+        chosen.expect("a plan").algorithm
+    };
+    let call = Call::new(Operation::Alltoall, 2).varying();
+    assert!(of(call.clone()).in_segment());
+    assert_eq!(of(call.clone()), of(call.in_place()));
+}
+
 /// Nor does a protocol lose much, at any size.
 #[test]
 fn protocols_by_both_states_lose_little_in_either() {

@@ -147,10 +147,48 @@ fn round(comm: &Communicator, seed: usize, form: usize) {
         "allgatherv of equal counts {seed} {form}"
     );
 
+    in_place(comm, seed, form);
+
     let views = |blocks: &[Vec<u8>]| blocks.to_vec();
     let mut recv: Vec<Vec<u8>> = theirs.iter().map(|b| vec![0; b.len()]).collect();
     comm.alltoallw(&views(&mine), &mut recv).expect("alltoallw");
     assert!(recv == theirs, "alltoallw {seed} {form}");
+}
+
+/// Blocks that take the place of those that leave: as long, both ways.
+fn in_place(comm: &Communicator, seed: usize, form: usize) {
+    let (size, rank) = (comm.size(), comm.rank());
+    let gift = |from: usize, to: usize| {
+        let n = length(seed + 7, from.min(to), from.max(to));
+        pattern(n, seed + from * 3 + to)
+    };
+    let mine: Vec<_> = (0..size).map(|to| gift(rank, to)).collect();
+    let theirs: Vec<_> = (0..size).map(|from| gift(from, rank)).collect();
+    let (counts, at, mut memory) = laid(&mine, seed % 3);
+    let right = laid(&theirs, seed % 3).2;
+    let nothing: (&[usize], &[usize]) = (&[], &[]);
+    let into = (&counts[..], &at[..]);
+    match form {
+        1 => {
+            let every = Type::subarray(&[2], &[1], &[0], Order::C, &u8::datatype());
+            let every = every.expect("type").commit().expect("commit");
+            let mut spread = spread(&memory);
+            let mut view = ViewMut::new(&mut spread, 0, &every, memory.len()).expect("view");
+            let ended = comm.alltoallv(&IN_PLACE, nothing, &mut view, into);
+            ended.expect("in place, with gaps");
+            assert!(spread.iter().skip(1).step_by(2).all(|byte| *byte == 0xaa));
+            memory = spread.into_iter().step_by(2).collect();
+        }
+        2 => {
+            let begun = comm.ialltoallv(IN_PLACE, memory, nothing, into);
+            memory = begun.expect("begun").wait().expect("call").1;
+        }
+        _ => {
+            let ended = comm.alltoallv(&IN_PLACE, nothing, &mut memory, into);
+            ended.expect("in place");
+        }
+    }
+    assert!(memory == right, "alltoallv in place {seed} {form}");
 }
 
 #[test]

@@ -30,6 +30,7 @@
 
 pub(super) mod neighbors;
 
+use super::spread;
 use crate::balanced::Fold;
 use crate::builder::Builder;
 use crate::call::Operation;
@@ -45,17 +46,14 @@ pub(super) fn suits(call: &crate::call::Call) -> bool {
 const MOST_CELLS: u32 = 64;
 
 /// Whether one phase is for a call of contributions that differ. Of a reduce_scatter all ranks know
-/// all lengths; of others nobody but the two ranks concerned, so they have cells. In place, a block
-/// would be sent and received in one place.
+/// all lengths; of others nobody but the two ranks concerned, so they have cells.
 pub(super) fn suits_varying(call: &crate::call::Call) -> bool {
     use Operation as O;
-    let differs = match call.operation {
-        O::ReduceScatter => return true,
-        O::Gather | O::Scatter | O::Allgather => true,
-        O::Alltoall => !call.in_place,
+    match call.operation {
+        O::ReduceScatter => true,
+        O::Gather | O::Scatter | O::Allgather | O::Alltoall => call.size <= MOST_CELLS,
         _ => false,
-    };
-    differs && call.size <= MOST_CELLS
+    }
 }
 
 /// The ranks that read a cell of a rank's slot and get what is longer by a message; which of the
@@ -329,6 +327,11 @@ pub(super) fn one_phase(b: &mut Builder) {
             }
         }
         O::Alltoall => {
+            // What is too long for its cell leaves after others have come to its place.
+            let input = match call.varying {
+                true => spread::outgoing(b),
+                false => input,
+            };
             let slot = b.slot(size - 1, !call.varying);
             copy_to_others(b, input, slot);
             exchange(b, everybody(), everybody());
@@ -337,7 +340,7 @@ pub(super) fn one_phase(b: &mut Builder) {
                 b.read_peer(peer, Region::piece(slot, place(peer, rank, size)), to);
             }
             b.copy(
-                Region::piece(input, rank),
+                Region::piece(call.input(rank), rank),
                 Region::piece(Buffer::Recv, rank),
             );
         }

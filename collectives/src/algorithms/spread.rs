@@ -37,29 +37,33 @@ impl Places {
     }
 }
 
+/// Where the pieces of an alltoall leave from. In place that is a copy: what goes out must not wait
+/// for what comes in, or the reverse.
+pub(super) fn outgoing(b: &mut Builder) -> Buffer {
+    let (rank, size) = (b.rank, b.call.size);
+    let source = b.call.input(rank);
+    if source != Buffer::Recv {
+        return source;
+    }
+    let room = b.scratch(size);
+    for other in (0..size).filter(|r| *r != rank) {
+        b.copy(Region::piece(source, other), Region::piece(room, other));
+    }
+    room
+}
+
 pub(super) fn prepare(b: &mut Builder, what: Exchange) -> Places {
     let (rank, size) = (b.rank, b.call.size);
-    let mut source = b.call.input(rank);
     match what {
-        Exchange::Alltoall => {
-            if source == Buffer::Recv {
-                // What goes out must not wait for what comes in, or the reverse.
-                let room = b.scratch(size);
-                for other in (0..size).filter(|r| *r != rank) {
-                    b.copy(Region::piece(source, other), Region::piece(room, other));
-                }
-                source = room;
-            }
-            Places {
-                source,
-                target: Buffer::Recv,
-                own: Region::piece(Buffer::Recv, rank),
-            }
-        }
+        Exchange::Alltoall => Places {
+            source: outgoing(b),
+            target: Buffer::Recv,
+            own: Region::piece(Buffer::Recv, rank),
+        },
         Exchange::ReduceScatter => Places {
-            source,
+            source: b.call.input(rank),
             target: b.scratch_like(size, Lengths::All(rank)),
-            own: Region::piece(source, rank),
+            own: Region::piece(b.call.input(rank), rank),
         },
     }
 }

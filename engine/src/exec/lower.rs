@@ -192,28 +192,8 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         }
     };
     let segments = part.segments.max(1);
-    let to_slot = |s: &&Step| match s {
-        Step::Copy {
-            to:
-                Region {
-                    buffer: Buffer::Scratch(k),
-                    ..
-                },
-            ..
-        } => part.scratch[usize::from(*k)].slot,
-        _ => false,
-    };
-    let folds_to_slot = |s: &Step| match s {
-        Step::Fold {
-            into:
-                Region {
-                    buffer: Buffer::Scratch(k),
-                    ..
-                },
-            ..
-        } => part.scratch[usize::from(*k)].slot,
-        _ => false,
-    };
+    let to_slot = |s: &&Step| matches!(s, Step::Copy { to, .. } if in_slot(part, *to));
+    let folds_to_slot = |s: &Step| matches!(s, Step::Fold { into, .. } if in_slot(part, *into));
     let written_later = part.steps().iter().any(folds_to_slot);
     let mut copies = part.steps().iter().filter(to_slot);
     let lends = match (copies.next(), copies.next()) {
@@ -244,6 +224,11 @@ fn in_segment(call: &Call, part: &Part) -> Program {
     }
 }
 
+/// Whether a region lies where peers read.
+fn in_slot(part: &Part, region: Region) -> bool {
+    matches!(region.buffer, Buffer::Scratch(k) if part.scratch[usize::from(k)].slot)
+}
+
 /// The same of contributions that differ: each slot has cells, and what is longer than its cell is
 /// a message. Messages leave behind the flag, and come when the length was read.
 fn with_cells(call: &Call, part: &Part) -> Program {
@@ -262,7 +247,7 @@ fn with_cells(call: &Call, part: &Part) -> Program {
                 from,
                 phase: phase(tag),
             },
-            Step::Copy { from, to } if matches!(to.buffer, Buffer::Scratch(_)) => {
+            Step::Copy { from, to } if in_slot(part, to) => {
                 let (data, cell) = (from, to.first);
                 for (to, nth) in readers_of_cell(call, part.rank, cell) {
                     sends.push(Action::SendLong {
@@ -329,6 +314,13 @@ fn with_cells(call: &Call, part: &Part) -> Program {
     Program {
         graph: Graph::new(1, before.into_iter()),
         actions,
+        // Cells follow from lengths; what is this rank's alone comes before them.
+        scratch: part
+            .scratch
+            .iter()
+            .take_while(|s| !s.slot)
+            .cloned()
+            .collect(),
         cut: 1,
         in_segment: true,
         one_reader: part.scratch.iter().any(|s| s.one_reader),
