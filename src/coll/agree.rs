@@ -48,7 +48,7 @@ const RANK: usize = 0;
 const LINE: usize = 4;
 const ROOT: usize = 8;
 const KNOWN: usize = 12;
-/// Whether the call waits, where that has to agree, too: 0 where it has not.
+/// Whether the call waits: calls that do and calls that do not are no match (MPI 5.0, section 6.12).
 const HOW: usize = 13;
 const WAITS: u8 = 1;
 const GOES_ON: u8 = 2;
@@ -88,12 +88,7 @@ impl Communicator {
         let least = [u8::from(all), u8::from(!any), u8::MAX - class as u8];
         mine[SPACES][..3].copy_from_slice(&least);
         mine[SPACES][3] = u8::from(of.error.is_none());
-        let mut own = record(of, self.rank() as u32, site);
-        // In MPI, calls that wait and calls that do not are no match (MPI 5.0, section
-        // 6.12); between Rust programs they are.
-        if self.core().checks.is_foreign() {
-            own[HOW] = if of.defers { WAITS } else { GOES_ON };
-        }
+        let own = record(of, self.rank() as u32, site);
         mine[8..8 + RECORD].copy_from_slice(&own);
         let mut result = vec![0u8; PAIR];
         let view = |bytes: &mut Vec<u8>| Pieces::Cut(RawView::untyped(bytes.as_mut_ptr(), PAIR));
@@ -245,7 +240,7 @@ fn difference(a: &[u8], b: &[u8]) -> Option<&'static str> {
     let roots = (short(a, ROOT), short(b, ROOT));
     if text(a, NAME) != text(b, NAME) {
         Some("other calls")
-    } else if a[HOW] != b[HOW] && a[HOW] != 0 && b[HOW] != 0 {
+    } else if a[HOW] != b[HOW] {
         Some("one call waits, and one does not")
     } else if roots.0 != roots.1 && roots.0 != u32::MAX && roots.1 != u32::MAX {
         Some("other roots")
@@ -278,6 +273,7 @@ fn record(ask: &Ask, rank: u32, site: Site) -> [u8; RECORD] {
     put(ROOT, &root.to_le_bytes());
     // What has failed at this rank alone is no matter of agreement.
     put(KNOWN, &[u8::from(ask.error.is_none())]);
+    put(HOW, &[if ask.defers { WAITS } else { GOES_ON }]);
     let uneven = matches!(operation, Operation::Allgather | Operation::Alltoall);
     let (mut bytes, mut counts) = (NONE, NONE);
     match &buffers.sizes {
@@ -325,7 +321,7 @@ fn record(ask: &Ask, rank: u32, site: Site) -> [u8; RECORD] {
 fn described(record: &[u8]) -> String {
     let mut words = vec![text(record, NAME)];
     if record[HOW] == GOES_ON {
-        words.push("nonblocking or persistent".into());
+        words.push("nonblocking, persistent or enqueued".into());
     }
     let (root, bytes) = (short(record, ROOT), number(record, BYTES));
     if root != u32::MAX {

@@ -91,6 +91,8 @@ impl OnStream<'_> {
             return self.capture_collective(ask(&After::Now));
         }
         let mut ask = comm.reported(ask(&After::from(stream)))?;
+        // Streams come to their calls in any order.
+        ask.not_in_segment();
         let (name, earlier) = (ask.name, self.earlier().err());
         ask.defers = false;
         ask.stream = Some(stream.clone());
@@ -118,7 +120,10 @@ impl OnStream<'_> {
     #[track_caller]
     fn capture_collective(&self, ask: Result<Ask>) -> Result<Enqueued> {
         let (comm, _) = self.parts();
-        let ask = ask.map(|ask| ask.failed(self.earlier().err()));
+        let ask = ask.map(|mut ask| {
+            ask.not_in_segment();
+            ask.failed(self.earlier().err())
+        });
         let (mut ask, numbers) = comm.ask_of_set_up(ask)?;
         if ask.in_one_kernel
             && let Some(enqueued) = self.capture_exchange(&ask, numbers.1)?

@@ -211,7 +211,12 @@ impl Communicator {
         let (name, begun) = match ask {
             Ok(mut ask) => {
                 ask.defers = false;
-                (ask.name, self.runs_on().begin(ask))
+                let runs = self.runs_on();
+                if runs.asks_where() {
+                    // It may wait for a stream, and that for what the program does later.
+                    ask.not_in_segment();
+                }
+                (ask.name, runs.begin(ask))
             }
             Err(e) => ("collective", Err(e)),
         };

@@ -27,7 +27,6 @@ use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::in_segment::short_calls::{Numbers, Short};
 use osier_engine::progress::lane::Lane;
 use osier_engine::view::RawView;
-use std::sync::atomic::Ordering;
 
 /// The driver of an inline schedule: a blocking call that holds the lane.
 struct Caller<'a> {
@@ -220,9 +219,7 @@ impl Communicator {
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
         match here {
-            Some(here) if !self.0.spaces.matter.load(Ordering::Relaxed) => {
-                self.call_short_reduction(here, op, ask)
-            }
+            Some(here) if !self.asks_where() => self.call_short_reduction(here, op, ask),
             Some(here) => self.call_small_reduction(here, op, true, ask),
             None => self.call(ask()?),
         }
@@ -286,20 +283,29 @@ impl Communicator {
         let fit = op.fit(&Data(data)).ok();
         let known = fit.as_ref().and_then(|fit| op.predefined(fit));
         // An operator that may panic is a run's.
-        let (Some(fit), Some(_)) = (fit, known) else {
+        let (Some(fit), Some(known)) = (fit, known) else {
             return self.call(ask()?);
         };
+        let of = Depends::new(&call, small.bytes, Some(known));
         call.required = fit.association;
         if may_lie_on_devices && !self.takes_alone(&call, class_of(small.bytes)) {
             return self.call(ask()?);
         }
         // Its plan is the host's.
+        let mut lane = self.lane().lock();
+        if may_lie_on_devices
+            && lane.idle()
+            && let Some(short) = lane.executor.short_calls.take(&of)
+        {
+            let begun = self.run_short(lane, short, small);
+            return self.ended(begun, || ask().map(of_host));
+        }
         let by = Fitted {
             operator: op,
             fit: &fit,
-            known,
+            known: Some(known),
         };
-        let begun = self.run_steps(self.lane().lock(), &call, small, Some(by));
+        let begun = self.run_steps(lane, &call, small, Some(by));
         self.ended(begun, || ask().map(of_host))
     }
 
@@ -312,9 +318,11 @@ impl Communicator {
         small: Option<Small>,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
-        let Some(small) = small else {
+        let alone = |small: &Small| self.takes_alone(call, class_of(small.bytes));
+        let Some(small) = small.filter(alone) else {
             return self.call(ask()?);
         };
+        let ask = || ask().map(of_host);
         let mut lane = self.lane().lock();
         if lane.idle()
             && let Some(short) =
@@ -446,9 +454,11 @@ impl Communicator {
         blocks: Option<Blocks<'_>>,
         ask: impl FnOnce() -> Result<Ask>,
     ) -> Result<()> {
-        let Some(blocks) = blocks else {
+        let alone = |_: &Blocks<'_>| self.takes_alone(call, class_of(MIDDLE_BYTES));
+        let Some(blocks) = blocks.filter(alone) else {
             return self.call(ask()?);
         };
+        let ask = || ask().map(of_host);
         match self.quick_blocks((call.operation, call.root), Some(blocks)) {
             Some(begun) => self.ended(begun, ask),
             None => self.ended(self.run_blocks(call, blocks), ask),
@@ -459,6 +469,10 @@ impl Communicator {
     #[inline]
     pub(crate) fn quick_blocks(&self, of: (Operation, u32), blocks: Option<Blocks<'_>>) -> Quick {
         let (blocks, core) = (blocks?, self.core());
+        // Where buffers may lie on devices, ranks count all of these.
+        if !of.0.of_neighbors() && self.asks_where() {
+            return None;
+        }
         if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
             return None;
         }
@@ -583,7 +597,7 @@ impl Communicator {
             return Some(None);
         };
         // An operator that may panic is a run's, and memory that may lie on devices.
-        let elsewhere = known.is_none() || self.0.spaces.matter.load(Ordering::Relaxed);
+        let elsewhere = known.is_none() || self.asks_where();
         if recorded || self.is_inter() || elsewhere || !fits || !send.alike(recv) {
             return Some(None);
         }

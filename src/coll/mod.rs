@@ -191,7 +191,7 @@ impl Communicator {
     /// Whether calls of neighbors like this have cells in a segment, as all ranks know.
     fn has_cells(&self, ask: &Ask) -> bool {
         let known = Algorithm::OnePhase.keeps(&ask.call).is_some();
-        known && ask.in_segment && !ask.on_devices && self.shares_segment()
+        known && ask.in_segment && !ask.on_devices && self.shares_segment_of_neighbors()
     }
 
     /// Whether calls like this may have an algorithm whose flags lie in a segment.

@@ -57,7 +57,8 @@ impl Ask {
         let devices = &comm.core().devices;
         let reduces = self.call.operation.reduces();
         let by_cost = match devices.reductions() {
-            _ if program.runs_on == RunsOn::Host => return None,
+            // Flags in a segment go with memory of the host.
+            _ if program.runs_on == RunsOn::Host || program.in_segment => return None,
             Reductions::Host if reduces => return None,
             _ if program.runs_on == RunsOn::Device => false,
             Reductions::Device if reduces => false,

@@ -29,11 +29,22 @@ impl Communicator {
         described
     }
 
-    /// Whether calls may have plans whose flags lie in a segment: not where there may be
-    /// devices, of whose memory ranks do not always know together, and which such plans have
-    /// no steps for. All ranks of a host have a driver, or none has.
+    /// Whether calls may have plans whose flags lie in a segment, of those of which all ranks know
+    /// that memory is the host's (`spaces`).
     pub(crate) fn shares_segment(&self) -> bool {
+        self.lane().lock().has_segment()
+    }
+
+    /// The same of calls on a neighborhood, which ask nothing. All ranks of a host have a driver,
+    /// or none has.
+    pub(crate) fn shares_segment_of_neighbors(&self) -> bool {
         self.lane().lock().has_segment() && !Driver::is_there()
+    }
+
+    /// All ranks promise that memory of their calls is the host's, and enqueue none, also where
+    /// there are devices. Collective.
+    pub(crate) fn promise_host(&self) {
+        self.0.spaces.of_host.store(true, Ordering::Relaxed);
     }
 
     fn describe(&self, tables: Vec<CallCosts>) -> Described {

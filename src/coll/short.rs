@@ -15,7 +15,6 @@ use osier_engine::exec::inline::Small;
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::short::Depends;
 use osier_engine::view::Plain;
-use std::sync::atomic::Ordering;
 
 /// How far a call is. None: nothing has happened. Otherwise what a run takes up, unless it has ended.
 pub(crate) type Quick = Option<Option<Here>>;
@@ -70,10 +69,7 @@ impl Communicator {
         memory: (*mut u8, *mut u8, usize),
         known: Option<(Operator, Element)>,
     ) -> Quick {
-        // Where buffers may lie on devices, ranks count such calls.
-        if known.is_none() || self.0.spaces.matter.load(Ordering::Relaxed) {
-            return None;
-        }
+        known?;
         self.quick(call, memory, known)
     }
 
@@ -87,6 +83,10 @@ impl Communicator {
     ) -> Quick {
         let core = self.core();
         if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+            return None;
+        }
+        // Where buffers may lie on devices, ranks count such calls.
+        if self.counts(call.0, bytes) {
             return None;
         }
         let of = Depends::of(call, bytes, known);

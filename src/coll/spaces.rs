@@ -9,42 +9,48 @@
 //!
 //! Ranks agree whether all memory lies on devices, and any; and on the size class, for calls
 //! whose bytes ranks do not all know: with counts, and between groups, where a rank that does
-//! nothing knows none. Calls on neighborhoods ask nothing: they have one plan, and each rank
-//! decides for itself what stays on its device (`stays`).
+//! nothing knows none. Calls on neighborhoods ask nothing: they have one plan, of messages, and
+//! each rank decides for itself what stays on its device (`stays`).
+//!
+//! Plans whose flags lie in a segment have steps for memory of the host. A call that waits has one
+//! if none of its memory lies on devices, or if it is so short that its bytes pass through the host
+//! in any case. Calls on streams, and those that do not wait, whose memory may stand behind a
+//! stream, have messages: their turn in the segment would hold up the calls behind them.
 //!
 //! Where calls are checked, the round before each call (`agree`) has the answers: calls that
 //! wait wait for it first.
 //!
 //! # Invariants
-//! 1. Nobody asks unless the agreed costs know devices: jobs without them pay one load.
+//! 1. Nobody asks unless there is a driver, or the agreed costs know devices: jobs without them pay
+//!    a load or two.
 //! 2. Who asks, and when, depends on what all ranks have alike: the order of calls, their
 //!    operation, the form of the call, and, where all know them, size class and association.
-//! 3. Calls that a rank may take step by step by itself (`inline`) ask nothing: others
-//!    would wait for it. But for allreduces that may be one kernel of each rank: these are
-//!    counted there, and where they ask they are not taken alone (`takes_alone`).
+//! 3. A rank that takes a call step by step by itself (`inline`) asks nothing, and others would
+//!    wait for it. So such calls are counted there, too, and where they ask they are not taken
+//!    alone (`takes_alone`).
 
 use super::ask::Ask;
-use crate::choice::bytes_of;
 use crate::choice::spaces::{Found, Kind};
+use crate::choice::{bytes_of, class_of};
 use crate::comm::Communicator;
 use crate::model::calls::ROW_BYTES;
 use crate::model::{GpuLinks, GpuName, Places, RankLinks};
 use osier_collectives::{Association, Call, DeviceLink, DeviceLinks, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::Result;
-use osier_kernels::Context;
 use osier_kernels::exchange::{MOST_BYTES, MOST_RANKS};
+use osier_kernels::{Context, Driver};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// In place of the size class of a kind whose bytes are exchanged.
 const ANY_CLASS: u32 = u32::MAX;
 
-/// The kind of a call, and whether all ranks know its size class. None: one that asks nothing.
-fn kind_of(ask: &Ask) -> Option<(Kind, bool)> {
-    let call = &ask.call;
-    if may_exchange(call, ask.class) {
-        return Some(((call.operation, call.required, ask.class), true));
+/// The kind of a call of a size class, and whether all ranks know that. None: one that asks
+/// nothing.
+fn kind_of(call: &Call, class: u32) -> Option<(Kind, bool)> {
+    if may_exchange(call, class) {
+        return Some(((call.operation, call.required, class), true));
     }
     if call.operation == Operation::Barrier || call.operation.of_neighbors() {
         return None;
@@ -53,9 +59,12 @@ fn kind_of(ask: &Ask) -> Option<(Kind, bool)> {
     if call.has_places() || call.first_side.is_some() {
         return Some(((call.operation, Association::Any, ANY_CLASS), false));
     }
-    // What a rank may take step by step.
-    let small = bytes_of(ask.class) / 2 < ROW_BYTES;
-    (!small).then_some(((call.operation, call.required, ask.class), true))
+    (!is_short(class)).then_some(((call.operation, call.required, class), true))
+}
+
+/// Whether a rank takes calls of a size class step by step where flags are messages, too.
+fn is_short(class: u32) -> bool {
+    bytes_of(class) / 2 < ROW_BYTES
 }
 
 /// Whether a call may be one kernel of each rank, by what all ranks know of it.
@@ -71,11 +80,24 @@ impl Communicator {
     /// not, ranks ask each other, or all know that the memory of such calls lies on devices.
     #[inline]
     pub(crate) fn takes_alone(&self, call: &Call, class: u32) -> bool {
-        let spaces = &self.0.spaces;
-        if !spaces.matter.load(Ordering::Relaxed) || !may_exchange(call, class) {
+        if !self.asks_where() {
             return true;
         }
-        spaces.counts_alone((call.operation, call.required, class))
+        kind_of(call, class).is_none_or(|(kind, _)| self.0.spaces.counts_alone(kind))
+    }
+
+    /// Whether ranks ask each other where memory lies.
+    #[inline]
+    pub(crate) fn asks_where(&self) -> bool {
+        let spaces = &self.0.spaces;
+        let may = spaces.matter.load(Ordering::Relaxed) || Driver::is_there();
+        may && !spaces.of_host.load(Ordering::Relaxed)
+    }
+
+    /// Whether ranks count calls of an operation with so many bytes in a piece.
+    #[inline]
+    pub(crate) fn counts(&self, operation: Operation, bytes: usize) -> bool {
+        self.asks_where() && (operation == Operation::Allreduce || !is_short(class_of(bytes)))
     }
 
     /// Has a call planned for memory of devices, if all ranks know that it lies there. One
@@ -85,7 +107,7 @@ impl Communicator {
     pub(crate) fn know_spaces(&self, ask: &mut Ask, waits: bool) -> Result<()> {
         // One that has begun was counted before.
         let known = ask.on_devices || ask.agreed.is_some() || ask.of_host || ask.begun.is_some();
-        if known || !self.0.spaces.matter.load(Ordering::Relaxed) {
+        if known || !self.asks_where() {
             return Ok(());
         }
         self.ask_spaces(ask, waits)
@@ -94,18 +116,21 @@ impl Communicator {
     #[cold]
     #[track_caller]
     fn ask_spaces(&self, ask: &mut Ask, waits: bool) -> Result<()> {
-        let Some((kind, sized)) = kind_of(ask).filter(|_| self.size() > 1) else {
+        let kind = kind_of(&ask.call, ask.class).filter(|_| self.size() > 1);
+        let Some((kind, sized)) = kind else {
             return Ok(());
         };
         let checked = self.core().checks.has(Check::Collectives);
-        let (mut found, asks) = self.0.spaces.of(kind, waits);
+        let (known, asks) = self.0.spaces.of(kind, waits);
+        let mut is_known = known.is_some();
+        let mut found = known.unwrap_or_default();
         let may = may_exchange(&ask.call, ask.class) && ask.combines_in_one_kernel();
         if may && ask.stream.is_some() && self.0.spaces.linked.load(Ordering::Relaxed) {
             found.on_devices = true;
         }
         if checked && waits {
             let answers = self.round_first(ask)?;
-            found = Found::default();
+            (found, is_known) = (Found::default(), answers.is_some());
             // A rank whose own call has failed may have asked nothing.
             if let Some(answers) = answers {
                 found = answers;
@@ -116,9 +141,14 @@ impl Communicator {
             let mut mine = [u32::from(all), u32::from(!any), ANY_CLASS - class];
             self.allreduce_in_place(&mut mine, &crate::Op::Min)?;
             found = Found::new(mine[0] == 1, mine[1] == 0, ANY_CLASS - mine[2]);
+            is_known = true;
             self.0.spaces.learn(kind, found);
         }
-        if found.on_devices {
+        if !is_known || found.any {
+            ask.not_in_segment();
+        }
+        // Without costs of devices each rank decides for itself what stays there.
+        if found.on_devices && self.0.spaces.matter.load(Ordering::Relaxed) {
             if asks || (checked && waits) {
                 self.place_devices(ask.device().as_ref())?;
             }

@@ -303,7 +303,7 @@ impl Communicator {
             on_streams: Kept::default(),
             _tracked: tracked,
         }));
-        if comm.topology().is_some() && comm.size() > 1 && comm.shares_segment() {
+        if comm.topology().is_some() && comm.size() > 1 && comm.shares_segment_of_neighbors() {
             // Calls of neighbors wait for nobody else, so not for the rank that makes it.
             comm.lane().lock().makes_segment(IN_ORDER);
         }

@@ -218,7 +218,7 @@ impl Communicator {
     /// slots.
     #[track_caller]
     fn learn_cells(&self) -> Result<()> {
-        if !self.shares_segment() {
+        if !self.shares_segment_of_neighbors() {
             return Ok(());
         }
         let Some(topology) = self.topology() else {

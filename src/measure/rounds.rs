@@ -175,6 +175,7 @@ pub(crate) fn measure(
     for (class, partner) in classes {
         let color = (comm.rank() == 0 || comm.rank() == *partner).then_some(0);
         if let Some(pair) = comm.split(color, 0)? {
+            pair.promise_host();
             if table.classes.is_empty() && given.is_some() {
                 links = attached(&pair, links)?;
             }

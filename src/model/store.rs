@@ -31,7 +31,6 @@ use crate::model::calls::CallCosts;
 use osier_engine::env;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
-use osier_kernels::Driver;
 use osier_kernels::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -102,8 +101,7 @@ impl CostSet {
         if let Some(how) = plausible::absurd(&self.costs, self.calls.as_ref()) {
             return Some(how);
         }
-        // Beside a driver there are none.
-        let without = |calls: &CallCosts| calls.segment.is_none() && !Driver::is_there();
+        let without = |calls: &CallCosts| calls.segment.is_none();
         let missing = self.calls.as_ref().is_some_and(without);
         missing.then(|| "flags and slots were not measured".to_owned())
     }

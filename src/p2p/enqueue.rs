@@ -153,6 +153,9 @@ impl Communicator {
     /// [`Enqueued::status`] returns the error, else the next call for the same stream, which
     /// then does nothing else.
     ///
+    /// A collective that one rank enqueues, all enqueue: it meets no call that waits, as
+    /// nonblocking calls of MPI meet no blocking ones.
+    ///
     /// A stream waits for 128 operations at most: a call that has it wait for one more waits
     /// itself until one of them completes, as drivers take a limited number of works that wait.
     ///

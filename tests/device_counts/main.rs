@@ -10,6 +10,7 @@ mod groups;
 mod linked;
 mod memory;
 mod neighbors;
+mod segment;
 #[path = "../ranks/support.rs"]
 #[allow(dead_code)]
 mod support;

@@ -8,7 +8,6 @@ use osier_collectives::{
     choose_for_all, simulate,
 };
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
-use osier_kernels::Driver;
 use serde_json::{Value, json};
 
 use crate::bench::parse_size;
@@ -280,9 +279,7 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
                 let places = agreed.places.as_ref();
                 match args.memory {
                     // As communicators have it: see `Communicator::shares_segment`.
-                    Space::Host => {
-                        table.machine_of_host(&all, places, eager, ranks > 1 && !Driver::is_there())
-                    }
+                    Space::Host => table.machine_of_host(&all, places, eager, ranks > 1),
                     Space::Device => {
                         let host = table.machine(&all, places, eager);
                         let devices = table.machine_of_devices(&all, places, &device_links, &host);
