@@ -10,8 +10,10 @@ use crate::steps::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than this many times the shortest hop is far.
+/// Longer than this many times the nearest hop is far.
 const FAR: f64 = 1.5;
+/// One of so many hops may be shorter than the nearest: some few are half as long as all others.
+const SHORTER: usize = 20;
 /// Runs of one sample before a far one is taken.
 const TRIES: u32 = 6;
 /// Runs of one sample before one is taken although the cores were moved meanwhile.
@@ -42,7 +44,7 @@ impl Distance {
         }
     }
 
-    /// By the looks before and after a run, where the shortest ever is `nearest`; `None` if
+    /// By the looks before and after a run, where near cores are `nearest` apart; `None` if
     /// the cores were moved meanwhile. One core is near to itself.
     pub fn of(hops_ns: Option<[f64; 2]>, nearest: f64) -> Option<Self> {
         let Some(hops_ns) = hops_ns else {
@@ -56,12 +58,18 @@ impl Distance {
     }
 }
 
+/// The distance of near cores, by these hops in ns: the shortest but for a twentieth of them.
+pub fn nearest(mut hops: Vec<f64>) -> Option<f64> {
+    hops.sort_unstable_by(f64::total_cmp);
+    hops.get(hops.len() / SHORTER).copied()
+}
+
 /// The looks of a session.
 pub struct Hops {
     ask: Box<dyn FnMut() -> Option<f64>>,
     pause: Duration,
-    /// Shortest hop so far, in ns; `None` on a machine with one core.
-    near: Option<f64>,
+    /// Hops so far, in ns; none on a machine with one core.
+    hops: Vec<f64>,
     runs: u32,
     again: u32,
     far: u32,
@@ -77,7 +85,7 @@ impl Hops {
         let mut hops = Self {
             ask,
             pause,
-            near: None,
+            hops: Vec::new(),
             runs: 0,
             again: 0,
             far: 0,
@@ -94,9 +102,12 @@ impl Hops {
     /// Whether the cores are near; `None` if there is one core only.
     fn look(&mut self) -> Option<bool> {
         let hop = (self.ask)()?;
-        let near = self.near.map_or(hop, |near| near.min(hop));
-        self.near = Some(near);
-        Some(hop <= FAR * near)
+        self.hops.push(hop);
+        Some(hop <= FAR * self.nearest())
+    }
+
+    fn nearest(&self) -> f64 {
+        nearest(self.hops.clone()).unwrap_or(f64::INFINITY)
     }
 
     /// Runs something while the cores are near, again if they were not; what was last is
@@ -131,10 +142,8 @@ impl Hops {
             let value = run()?;
             let after = (self.ask)();
             let hops = before.zip(after).map(|(before, after)| [before, after]);
-            for hop in hops.iter().flatten() {
-                self.near = Some(self.near.map_or(*hop, |near| near.min(*hop)));
-            }
-            let distance = Distance::of(hops, self.near.unwrap_or(f64::INFINITY));
+            self.hops.extend(hops.iter().flatten());
+            let distance = Distance::of(hops, self.nearest());
             self.far += u32::from(distance == Some(Distance::Far));
             tries += 1;
             if distance.is_some() || tries == MOVED_TRIES {
@@ -146,10 +155,10 @@ impl Hops {
 
     /// For the note below a table of runs of [`Hops::between`].
     pub fn distances(&self, nearest: f64) -> String {
-        match self.near {
-            None => "One core.".into(),
-            Some(_) => format!(
-                "Each run stands between two looks at the cores, {nearest:.0} ns apart at least; \
+        match self.hops.is_empty() {
+            true => "One core.".into(),
+            false => format!(
+                "Each run stands between two looks at the cores, {nearest:.0} ns apart where near; \
                  beyond {FAR} times that they are far. Of {} runs of this session {} were far, \
                  and {} were done again because the cores were moved.",
                 self.runs, self.far, self.again
@@ -159,13 +168,16 @@ impl Hops {
 
     /// For the note below a table.
     pub fn text(&self) -> String {
-        match self.near {
-            None => "One core.".into(),
-            Some(near) => format!(
-                "Each run stands between two looks at the cores, {near:.0} ns apart at least; {} of \
+        match self.hops.is_empty() {
+            true => "One core.".into(),
+            false => format!(
+                "Each run stands between two looks at the cores, {:.0} ns apart where near; {} of \
                  {} were done again because they were more than {FAR} times as far apart, and {} \
                  taken although they were.",
-                self.again, self.runs, self.far
+                self.nearest(),
+                self.again,
+                self.runs,
+                self.far
             ),
         }
     }
@@ -244,6 +256,22 @@ mod tests {
             .into_iter()
             .chain(hops.to_vec());
         Hops::by(Box::new(move || hops.next()), Duration::ZERO)
+    }
+
+    /// One hop that is shorter than all others makes those not far.
+    #[test]
+    fn a_few_short_hops_are_left_out() {
+        let mut hops = vec![29.0];
+        hops.extend((0..40).map(|at| 47.0 + f64::from(at % 9)));
+        hops.extend([250.0; 12]);
+        let near = nearest(hops).expect("some");
+        assert_eq!(Distance::of(Some([55.0, 58.0]), near), Some(Distance::Near));
+        assert_eq!(
+            Distance::of(Some([245.0, 250.0]), near),
+            Some(Distance::Far)
+        );
+        assert_eq!(nearest(Vec::new()), None);
+        assert_eq!(nearest(vec![60.0, 50.0]), Some(50.0));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::NAMES;
 use super::cases::Case;
-use super::hop::Distance;
+use super::hop::{Distance, nearest};
 use super::sample::{Key, Unit, Value, median};
 use super::table::{Cell, Columns};
 use crate::steps::Result;
@@ -167,12 +167,11 @@ impl Store {
         });
     }
 
-    /// The shortest way of a line in all sessions.
+    /// The way of a line between near cores, in all sessions.
     pub fn nearest(&self) -> f64 {
         let all = self.rows.iter().flat_map(|row| &row.rounds);
-        all.filter_map(|run| run.hops_ns)
-            .flatten()
-            .fold(f64::INFINITY, f64::min)
+        let hops = all.filter_map(|run| run.hops_ns).flatten().collect();
+        nearest(hops).unwrap_or(f64::INFINITY)
     }
 
     /// How often a column was measured at this distance: the fewest of its rows of a case and
