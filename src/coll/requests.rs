@@ -17,6 +17,9 @@ use std::task::{Context, Poll};
 
 /// A collective in flight that owns its buffers; a [`Future`] of any executor.
 ///
+/// It meets the other ranks' calls that do not wait, as MPI 5.0, section 6.12, has it: a blocking call
+/// of the same name is another call.
+///
 /// ```
 /// # osier::testing::ranks(3, |comm| {
 /// let sum = comm.iallreduce(vec![1u64], vec![0u64], osier::Op::Sum)?;
