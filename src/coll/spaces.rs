@@ -94,7 +94,7 @@ impl Communicator {
         may && !spaces.of_host.load(Ordering::Relaxed)
     }
 
-    /// Whether ranks count calls of an operation with so many bytes in a piece.
+    /// Whether ranks count calls of an operation whose pieces have this number of bytes.
     #[inline]
     pub(crate) fn counts(&self, operation: Operation, bytes: usize) -> bool {
         self.asks_where() && (operation == Operation::Allreduce || !is_short(class_of(bytes)))

@@ -38,7 +38,7 @@ fn calls(rank: &Rank<'_>, count: usize, seed: usize) {
         |maker| vec![maker.mem(int, count, seed + me)],
         |comm, all| comm.bcast(&mut all[0], root),
     );
-    let halves = |all: &mut [Mem]| -> (Mem, Mem) {
+    let taken_out = |all: &mut [Mem]| -> (Mem, Mem) {
         let [send, recv] = all else { panic!() };
         let taken = |mem: &mut Mem| std::mem::replace(mem, Mem::new(None, Vec::new(), &int.0, 0));
         (taken(send), taken(recv))
@@ -55,28 +55,43 @@ fn calls(rank: &Rank<'_>, count: usize, seed: usize) {
         );
     };
     call("allreduce", count, count, &|comm, all| {
-        let (send, mut recv) = halves(all);
+        let (send, mut recv) = taken_out(all);
         comm.allreduce(&send, &mut recv, Op::Sum).unwrap();
         comm.allreduce(&IN_PLACE, &mut recv, Op::Max).unwrap();
         (all[0], all[1]) = (send, recv);
     });
+    call("reduce", count, count, &|comm, all| {
+        let (send, mut recv) = taken_out(all);
+        comm.reduce(&send, &mut recv, root, Op::Sum).unwrap();
+        (all[0], all[1]) = (send, recv);
+    });
+    call("gather", count, n * count, &|comm, all| {
+        let (send, mut recv) = taken_out(all);
+        comm.gather(&send, &mut recv, root).unwrap();
+        (all[0], all[1]) = (send, recv);
+    });
+    call("scatter", n * count, count, &|comm, all| {
+        let (send, mut recv) = taken_out(all);
+        comm.scatter(&send, &mut recv, root).unwrap();
+        (all[0], all[1]) = (send, recv);
+    });
     call("allgather", count, n * count, &|comm, all| {
-        let (send, mut recv) = halves(all);
+        let (send, mut recv) = taken_out(all);
         comm.allgather(&send, &mut recv).unwrap();
         (all[0], all[1]) = (send, recv);
     });
     call("alltoall", n * count, n * count, &|comm, all| {
-        let (send, mut recv) = halves(all);
+        let (send, mut recv) = taken_out(all);
         comm.alltoall(&send, &mut recv).unwrap();
         (all[0], all[1]) = (send, recv);
     });
     call("scan", count, count, &|comm, all| {
-        let (send, mut recv) = halves(all);
+        let (send, mut recv) = taken_out(all);
         comm.scan(&send, &mut recv, Op::Sum).unwrap();
         (all[0], all[1]) = (send, recv);
     });
     call("reduce_scatter_block", n * count, count, &|comm, all| {
-        let (send, mut recv) = halves(all);
+        let (send, mut recv) = taken_out(all);
         comm.reduce_scatter_block(&send, &mut recv, Op::Sum)
             .unwrap();
         (all[0], all[1]) = (send, recv);
@@ -84,7 +99,7 @@ fn calls(rank: &Rank<'_>, count: usize, seed: usize) {
     let (counts, at) = (vec![count; n], (0..n).map(|r| r * count));
     let at: Vec<usize> = at.collect();
     call("alltoallv", n * count, n * count, &|comm, all| {
-        let (send, mut recv) = halves(all);
+        let (send, mut recv) = taken_out(all);
         let blocks = (&counts[..], &at[..]);
         comm.alltoallv(&send, blocks, &mut recv, blocks).unwrap();
         comm.alltoallv(&IN_PLACE, (&[], &[]), &mut recv, blocks)
@@ -93,7 +108,7 @@ fn calls(rank: &Rank<'_>, count: usize, seed: usize) {
     });
     // Without waiting, and set up once.
     call("iallreduce, allreduce_init", count, count, &|comm, all| {
-        let (send, recv) = halves(all);
+        let (send, recv) = taken_out(all);
         let (Some(from), Some(into)) = (&send.device, &recv.device) else {
             let host = (send.host.clone(), recv.host.clone());
             let begun = comm.iallreduce(host.0, host.1, Op::Sum).unwrap();
@@ -115,8 +130,8 @@ fn calls(rank: &Rank<'_>, count: usize, seed: usize) {
     });
 }
 
-/// Calls of the host's memory, so many that they are kept, and between them some of memory that
-/// lies on devices, at all ranks or at some.
+/// Calls of the host's memory are repeated until they are kept; between them are calls whose
+/// memory lies on devices, at all ranks or at some.
 #[test]
 fn calls_of_the_host_go_on_beside_those_of_devices() {
     let Some(context) = driver::context() else {

@@ -4,7 +4,7 @@
 //! or by a message; of any layout, in place, on parts of a communicator, in all forms.
 
 use crate::support::{Random, fails, on_all, on_shm, pattern};
-use osier::{Communicator, Datatype, ErrorKind, IN_PLACE, Op, Order, Type, View, ViewMut};
+use osier::{Communicator, Datatype, ErrorKind, IN_PLACE, Layout, Op, Order, Type, View, ViewMut};
 
 /// Of a block that a rank sends to another in a round, which all ranks draw alike.
 fn length(seed: usize, from: usize, to: usize) -> usize {
@@ -34,7 +34,13 @@ fn laid(blocks: &[Vec<u8>], gap: usize) -> (Vec<usize>, Vec<usize>, Vec<u8>) {
     (counts, starts, all)
 }
 
-/// The same bytes in every second place.
+/// The layout of bytes in every second place.
+fn every_second() -> Layout {
+    let every = Type::subarray(&[2], &[1], &[0], Order::C, &u8::datatype());
+    every.expect("type").commit().expect("commit")
+}
+
+/// The same bytes there.
 fn spread(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().flat_map(|byte| [*byte, 0xaa]).collect()
 }
@@ -72,8 +78,7 @@ fn round(comm: &Communicator, seed: usize, form: usize) {
             request.into_buffers().expect("inactive").1
         }
         _ => {
-            let every = Type::subarray(&[2], &[1], &[0], Order::C, &u8::datatype());
-            let every = every.expect("type").commit().expect("commit");
+            let every = every_second();
             let (from_memory, mut memory) = (spread(&send), spread(&empty));
             let send = View::new(&from_memory, 0, &every, send.len()).expect("view");
             let n = empty.len();
@@ -170,14 +175,13 @@ fn in_place(comm: &Communicator, seed: usize, form: usize) {
     let into = (&counts[..], &at[..]);
     match form {
         1 => {
-            let every = Type::subarray(&[2], &[1], &[0], Order::C, &u8::datatype());
-            let every = every.expect("type").commit().expect("commit");
-            let mut spread = spread(&memory);
-            let mut view = ViewMut::new(&mut spread, 0, &every, memory.len()).expect("view");
+            let every = every_second();
+            let mut wide = spread(&memory);
+            let mut view = ViewMut::new(&mut wide, 0, &every, memory.len()).expect("view");
             let ended = comm.alltoallv(&IN_PLACE, nothing, &mut view, into);
             ended.expect("in place, with gaps");
-            assert!(spread.iter().skip(1).step_by(2).all(|byte| *byte == 0xaa));
-            memory = spread.into_iter().step_by(2).collect();
+            assert!(wide.iter().skip(1).step_by(2).all(|byte| *byte == 0xaa));
+            memory = wide.into_iter().step_by(2).collect();
         }
         2 => {
             let begun = comm.ialltoallv(IN_PLACE, memory, nothing, into);

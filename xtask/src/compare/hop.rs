@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Longer than this many times the nearest hop is far.
 const FAR: f64 = 1.5;
-/// One of so many hops may be shorter than the nearest: some few are half as long as all others.
+/// One hop in this many may be an outlier, shorter than near cores are apart: some are half as
+/// long as all others.
 const SHORTER: usize = 20;
 /// Runs of one sample before a far one is taken.
 const TRIES: u32 = 6;
