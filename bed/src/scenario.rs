@@ -57,6 +57,7 @@ impl Scenario {
             mapped_ns_per_byte: 1.0,
             attach_call_ns: 0.0,
             attach_ns_per_byte: 1.0,
+            leaves_lines: false,
             device: None,
         };
         let net = Net::from(&SimOptions {

@@ -162,8 +162,11 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
     if checks.has_payload() {
         member.check_payloads();
     }
-    osier_transports::shm::serve(&member);
     let costs = agreed(job).links_by_state();
+    if costs.first().is_some_and(|costs| costs.leaves_lines) {
+        member.leave_lines();
+    }
+    osier_transports::shm::serve(&member);
     let shared_cores = job.ranks() > job.cores();
     Ok(Core::new(
         JobTransport::Shm(member),

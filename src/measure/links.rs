@@ -23,6 +23,9 @@ const LATENCY_TRIPS: usize = 8;
 const SIZES: [usize; 3] = [384 << 10, 1 << 20, 4 << 20];
 const FRAGMENTS: [usize; 3] = [4 << 10, 8 << 10, 16 << 10];
 const FRAGMENT_TRIPS: usize = 24;
+/// Messages of a stream, and their bytes.
+const STREAMED_MESSAGES: usize = 8;
+const STREAMED_BYTES: usize = 384 << 10;
 /// Gaps between blocks of this size exclude the kernel's copy and the heap at hardly
 /// any cost of packing.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -45,13 +48,30 @@ pub(super) fn latency_ns() -> Result<f64> {
     shortest("a message of 8 bytes", || pair(LinkCosts::default(), burst))
 }
 
+/// Whether streams are faster whose reader leaves the lines of long payloads to their writer.
+pub(super) fn leaving_lines_is_faster() -> Result<bool> {
+    let stream = |leaves_lines| {
+        let costs = LinkCosts {
+            leaves_lines,
+            ..forcing(STREAMED_BYTES, FRAGMENTS[2])
+        };
+        let burst = |comm: &Communicator| piped(comm, STREAMED_BYTES, STREAMED_MESSAGES);
+        shortest("a stream of fragments", || pair(costs, burst))
+    };
+    Ok(stream(true)? < stream(false)?)
+}
+
 /// One-way times of messages that travel in fragments.
-pub(super) fn fragments() -> Result<Vec<Piped>> {
+pub(super) fn fragments(leaves_lines: bool) -> Result<Vec<Piped>> {
     let mut all = Vec::new();
     for bytes in SIZES {
         for fragment in FRAGMENTS {
             let ns = shortest(&format!("{bytes} bytes in fragments"), || {
-                pair(forcing(bytes, fragment), |comm| piped(comm, bytes))
+                let costs = LinkCosts {
+                    leaves_lines,
+                    ..forcing(bytes, fragment)
+                };
+                pair(costs, |comm| piped(comm, bytes, 1))
             })?;
             all.push(Piped {
                 bytes: bytes as f64,
@@ -63,7 +83,8 @@ pub(super) fn fragments() -> Result<Vec<Piped>> {
     Ok(all)
 }
 
-fn piped(comm: &Communicator, bytes: usize) -> Result<Vec<f64>> {
+/// One-way times of so many messages, which are answered by as many.
+fn piped(comm: &Communicator, bytes: usize, messages: usize) -> Result<Vec<f64>> {
     let blocks = bytes / BLOCK_BYTES;
     let stride = BLOCK_BYTES + GAP_BYTES;
     let tree = Type::hvector(blocks, BLOCK_BYTES, stride as isize, &Type::of::<u8>())?;
@@ -73,13 +94,14 @@ fn piped(comm: &Communicator, bytes: usize) -> Result<Vec<f64>> {
     let send = View::new(&from, 0, &layout, 1)?;
     let mut recv = ViewMut::new(&mut to, 0, &layout, 1)?;
     trips(comm, FRAGMENT_TRIPS, 1, |first| {
-        if first {
-            comm.send(&send, 1, 0)?;
-            comm.recv(&mut recv, 1, 0).map(drop)
-        } else {
-            comm.recv(&mut recv, 0, 0)?;
-            comm.send(&send, 0, 0)
+        let other = usize::from(first);
+        for turn in 0..2 * messages {
+            match first == (turn < messages) {
+                true => comm.send(&send, other, 0)?,
+                false => comm.recv(&mut recv, other, 0).map(drop)?,
+            }
         }
+        Ok(())
     })
 }
 

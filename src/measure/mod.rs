@@ -1,13 +1,14 @@
 //! Measurements of the machine: transfers, copies and collective calls, timed.
 //!
 //! [`measure`] runs real transfers between two ranks (threads, in a job of
-//! shared memory of their own) and fits [`LinkCosts`], the six numbers that
+//! shared memory of their own) and fits [`LinkCosts`], the numbers that
 //! predict the time of every protocol ([`osier_engine::protocol::cost`]):
 //!
 //! | number | from | by |
 //! |---|---|---|
 //! | latency `L` | ping-pong of 8 bytes | half the round trip |
 //! | copy `c`, overhead `o` | ping-pong of `n` bytes in fragments of `f` bytes, for several `n` and `f` | least squares of `T - 3 L = (n + f) c + (n / f) o`, residuals relative to `T` |
+//! | whether lines are left | streams of messages in fragments, whose reader takes their lines or leaves them | the shorter time |
 //! | mapped `m` | ping-pong of `n` bytes of heap memory, for several `n` | least squares of `T = t + n m`, residuals relative to `T` |
 //! | attach, call and per byte | copies of `n` bytes by the kernel from a child process | least squares of `T = call + n a`, residuals relative to `T` |
 //!
@@ -56,7 +57,9 @@ use osier_engine::protocol::cost::LinkCosts;
 /// If other work disturbs it, so that times differ widely or are implausible.
 pub fn measure() -> Result<LinkCosts> {
     let latency_ns = links::latency_ns()?;
-    let (copy_ns_per_byte, overhead_ns) = fit::pipeline(latency_ns, &links::fragments()?);
+    let leaves_lines = links::leaving_lines_is_faster()?;
+    let fragments = links::fragments(leaves_lines)?;
+    let (copy_ns_per_byte, overhead_ns) = fit::pipeline(latency_ns, &fragments);
     let (_, mapped_ns_per_byte) = fit::line(&links::mapped()?);
     let (attach_call_ns, attach_ns_per_byte) = match attach::times() {
         Ok(times) => fit::line(&times?),
@@ -69,6 +72,7 @@ pub fn measure() -> Result<LinkCosts> {
         mapped_ns_per_byte,
         attach_call_ns,
         attach_ns_per_byte,
+        leaves_lines,
         device: None,
     };
     match plausible::absurd(&costs, None) {

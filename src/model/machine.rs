@@ -7,7 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The machine on which costs were measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Name of the processor.
+    /// Name of the processor, and family and model where there are such numbers: one name may
+    /// stand for several.
     pub cpu: String,
     /// Processors in all.
     pub processors: usize,
@@ -35,6 +36,10 @@ impl Machine {
             // Processors that are not x86 have numbers instead of names.
             .or_else(|| values("CPU part").next())
             .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+        let cpu = match (values("cpu family").next(), values("model").next()) {
+            (Some(family), Some(model)) => format!("{cpu}, family {family}, model {model}"),
+            _ => cpu,
+        };
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Machine {
             cpu,

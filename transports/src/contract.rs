@@ -26,7 +26,7 @@ pub type Peer = u32;
 
 /// Version of everything that two ends say to each other. Tests compare it with the messages of
 /// lanes (`engine/src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
-pub const WIRE_VERSION: u16 = 11;
+pub const WIRE_VERSION: u16 = 12;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,8 +238,8 @@ pub struct PeerMemory {
     process: Option<u32>,
     base: usize,
     bytes: usize,
-    /// It is mapped to be written, too.
-    writable: bool,
+    /// Lines of fewer bytes are taken by their reader: none, where it may not write them.
+    taken_below: usize,
 }
 
 // Addresses of memory that is not this process's alone, read by copies.
@@ -253,17 +253,18 @@ impl PeerMemory {
             process: None,
             base: at.expose_provenance(),
             bytes,
-            writable: false,
+            taken_below: 0,
         }
     }
 
-    /// The same of memory that may be written.
+    /// The same of memory that may be written, whose lines are taken where fewer bytes than
+    /// these were read ([`PeerMemory::take_lines`]).
     ///
     /// # Safety
     /// As [`PeerMemory::mapped`].
-    pub unsafe fn writable(at: *mut u8, bytes: usize) -> Self {
+    pub unsafe fn writable(at: *mut u8, bytes: usize, taken_below: usize) -> Self {
         Self {
-            writable: true,
+            taken_below,
             // SAFETY: the caller's contract.
             ..unsafe { Self::mapped(at, bytes) }
         }
@@ -275,13 +276,13 @@ impl PeerMemory {
             process: Some(process),
             base: base as usize,
             bytes,
-            writable: false,
+            taken_below: 0,
         }
     }
 
     /// Takes the lines of bytes that were read, by writing to each what is there: then the rank
     /// that writes them next finds them in one cache, not in two. Nothing, where the memory is
-    /// not to be written.
+    /// not to be written, or where so many bytes are left.
     ///
     /// # Safety
     /// Nobody else writes these bytes until this rank has told that it has read them.
@@ -290,7 +291,7 @@ impl PeerMemory {
         let inside = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= self.bytes);
-        if !self.writable || !inside {
+        if bytes >= self.taken_below || !inside {
             return;
         }
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.base + offset);

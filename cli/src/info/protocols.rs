@@ -206,6 +206,8 @@ fn print_costs(costs: &LinkCosts) {
     let rate = |ns_per_byte: f64| format!("ns a byte ({:.1} GB/s)", 1.0 / ns_per_byte);
     let copy = costs.copy_ns_per_byte;
     row("copy", format!("{copy:.4}"), &rate(copy));
+    let lines = if costs.leaves_lines { "left" } else { "taken" };
+    row("lines", lines.to_owned(), "by who has read them");
     let mapped = costs.mapped_ns_per_byte;
     row("mapped", format!("{mapped:.4}"), &rate(mapped));
     if costs.attach_call_ns >= NOT_PERMITTED_NS {

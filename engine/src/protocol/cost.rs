@@ -40,6 +40,10 @@ pub struct LinkCosts {
     pub attach_call_ns: f64,
     /// One copy by the kernel from another process: per byte, in ns.
     pub attach_ns_per_byte: f64,
+    /// Whether who reads a long payload or slot leaves its lines to their writer, which is
+    /// faster on some processors, in place of taking them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_lines: bool,
     /// Costs of the devices of both ends, where one was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceCosts>,
@@ -57,13 +61,16 @@ impl Default for LinkCosts {
             mapped_ns_per_byte: 0.06,
             attach_call_ns: 2500.0,
             attach_ns_per_byte: 0.08,
+            leaves_lines: false,
             device: None,
         }
     }
 }
 
-/// Most bytes of one fragment.
-pub const MAX_FRAGMENT_BYTES: usize = 16 << 10;
+/// Most bytes of one fragment whose lines are left to their writer,
+pub const MAX_FRAGMENT_BYTES: usize = 32 << 10;
+/// and of one whose reader takes them: those that are still in a small first-level cache.
+const MAX_TAKEN_BYTES: usize = 16 << 10;
 /// Least bytes of one fragment: below, headers outweigh data.
 pub const MIN_FRAGMENT_BYTES: usize = 2 << 10;
 /// Small messages travel whole up to here, and up to four times this size in
@@ -72,8 +79,11 @@ pub const MIN_FRAGMENT_BYTES: usize = 2 << 10;
 /// shared memory transport), which the pipeline's formula does not know.
 pub const WHOLE_BYTES: usize = 16 << 10;
 
-/// Longer messages up to here leave whole, too, and are read while they are written, where
-/// the transport can do that.
+/// Messages from this size on are read while they are written, where the transport can do
+/// that,
+pub const LEAST_IN_PARTS: usize = 8 << 10;
+
+/// and longer ones up to here leave whole for that.
 pub const IN_PARTS_BYTES: usize = 64 << 10;
 
 impl LinkCosts {
@@ -81,15 +91,19 @@ impl LinkCosts {
     #[inline]
     pub fn fragment_bytes(&self, bytes: usize) -> usize {
         let best = (bytes as f64 * self.overhead_ns / self.copy_ns_per_byte).sqrt();
+        let most = match self.leaves_lines {
+            true => MAX_FRAGMENT_BYTES,
+            false => MAX_TAKEN_BYTES,
+        };
         let least = if bytes <= 4 * WHOLE_BYTES {
             WHOLE_BYTES
         } else {
             MIN_FRAGMENT_BYTES
         };
         (best as usize)
-            .clamp(least, MAX_FRAGMENT_BYTES)
+            .clamp(least, most)
             .next_power_of_two()
-            .min(MAX_FRAGMENT_BYTES)
+            .min(most)
     }
 
     /// Pipelined copy through shared memory, without the handshake, in ns.

@@ -76,6 +76,7 @@ mod tests {
             mapped_ns_per_byte: copy / 2.0,
             attach_call_ns: call,
             attach_ns_per_byte: attach,
+            leaves_lines: false,
             device: None,
         }
     }

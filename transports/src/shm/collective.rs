@@ -179,6 +179,8 @@ pub struct Collective {
     staged_words: [Cell<usize>; 2],
     slots: Option<*mut u8>,
     of_peers: Box<[OnceLock<usize>]>,
+    /// Lines of fewer bytes of a slot are taken by who reads them.
+    taken_below: usize,
     /// The memory is mapped as long as it.
     rank: ShmRank,
 }
@@ -242,6 +244,7 @@ impl Collective {
             staged_words: [const { Cell::new(0) }; 2],
             slots: None,
             of_peers: members.iter().map(|_| OnceLock::new()).collect(),
+            taken_below: rank.takes_lines_below(),
             rank: rank.clone(),
         }))
     }
@@ -595,7 +598,7 @@ impl Collective {
             slots.wrapping_add((set & 1) * SLOT_BYTES)
         };
         // SAFETY: invariant 1: inside a page, or both slots, which `find_slots` has checked.
-        Ok(unsafe { PeerMemory::writable(at, bytes.min(SLOT_BYTES)) })
+        Ok(unsafe { PeerMemory::writable(at, bytes.min(SLOT_BYTES), self.taken_below) })
     }
 
     /// Both slots of a rank; none: it has made none yet.

@@ -32,6 +32,8 @@ use std::sync::{Arc, OnceLock};
 /// Largest payload of a message, in bytes: fragments of this size keep both
 /// copies of a pipeline in the second-level cache.
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 10;
+/// Messages of so many bytes go in parts by the mailbox alone; the ring takes them whole.
+const WHOLE_BYTES: usize = 16 << 10;
 /// No ring from a peer yet.
 const NO_RING: u32 = u32::MAX;
 /// After so many messages taken, rings that peers have opened are adopted.
@@ -312,6 +314,7 @@ impl ShmEndpoint {
             // SAFETY: invariant 2: the block was checked, and each is handed out once.
             let mut ring = unsafe { Consumer::new(block.memory, 0) };
             ring.check_payloads(self.rank.checks_payloads());
+            ring.take_lines_below(self.rank.takes_lines_below());
             match peer {
                 Some(peer) if !known && !block.exchange => {
                     self.tx[peer].from = self.rx.len() as u32;
@@ -424,6 +427,7 @@ impl ShmEndpoint {
                     // ring.
                     rx.ring = unsafe { Consumer::new(block.memory, base) };
                     rx.ring.check_payloads(self.rank.checks_payloads());
+                    rx.ring.take_lines_below(self.rank.takes_lines_below());
                     return;
                 }
                 Found::Exchange(_) if block.exchange && rx.exchange.is_none() => {
@@ -567,14 +571,28 @@ impl ShmEndpoint {
         let Some(tx) = self.tx.get(peer as usize) else {
             return false;
         };
-        if !large(tx) && !self.grow_for_parts(peer) {
+        let long = bytes > WHOLE_BYTES;
+        if !large(tx) && (!long || !self.grow_for_parts(peer)) {
             return false;
         }
         let tx = &mut self.tx[peer as usize];
         let Some((ring, ..)) = &mut tx.ring else {
             return false;
         };
-        if !ring.has_room_for_parts(bytes) {
+        if let Some(mail) = &mut tx.mail
+            && mail.has_area_for_parts(bytes)
+            && mail.free()
+        {
+            mail.post_parts(
+                ring.position(),
+                (head.kind, head.aux, head.arg),
+                bytes,
+                fill,
+            );
+            self.ring_bell(peer);
+            return true;
+        }
+        if !long || !ring.has_room_for_parts(bytes) {
             return false;
         }
         if let Some(mail) = &mut tx.mail {

@@ -22,6 +22,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (9, 0x174b_04cc_0ffb_3442),
     (10, 0x174b_04cc_0ffb_3442),
     (11, 0x174b_04cc_0ffb_3442),
+    (12, 0xc4b8_d45c_0d3f_aedc),
 ];
 
 macro_rules! offsets {
@@ -48,6 +49,7 @@ fn digest() -> u64 {
         ("ring cell", size_of::<ring::Cell>()),
         ("ring control", size_of::<ring::Control>()),
         ("ring part", ring::parts::PART_BYTES),
+        ("mail parts", mailbox::parts::LAYOUT),
         ("mail line", size_of::<mailbox::Line>()),
         ("crossing cells", size_of::<mailbox::Cells>()),
         ("message head", size_of::<AmHead>()),

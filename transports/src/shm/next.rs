@@ -28,11 +28,15 @@ pub(super) fn take_next(
     mut copy: impl FnMut(usize, *const u8, usize),
 ) -> Option<(usize, bool)> {
     let position = ring.position();
-    let whole = |from, bytes| copy(0, from, bytes);
-    let moved = mail.as_deref_mut().filter(|m| !m.is_still());
-    let mailed = moved.and_then(|m| m.take(position, kind, argument, room, whole));
-    if let Some(bytes) = mailed {
-        return Some((bytes, false));
+    if let Some(mail) = mail.as_deref_mut().filter(|m| !m.is_still()) {
+        let whole = |from, bytes| copy(0, from, bytes);
+        let mut taken = mail.take(position, kind, argument, room, whole);
+        if taken.is_none() && mail.shows_parts() {
+            taken = mail.take_parts(position, (kind, argument), room, &mut copy);
+        }
+        if let Some(bytes) = taken {
+            return Some((bytes, false));
+        }
     }
     let short = ring.peek_short(kind, argument);
     let long = match short {

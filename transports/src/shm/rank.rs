@@ -18,7 +18,7 @@ use super::heap::Heap;
 use super::job::Job;
 use super::mailbox;
 use super::mapping::{self, Steps};
-use super::ring::{Cell, Control, RingMemory};
+use super::ring::{Cell, Control, LEFT_BYTES, RingMemory};
 use super::segment::{self, GRANULE};
 use super::shared_heap::SharedHeap;
 use super::spans::Spans;
@@ -58,7 +58,7 @@ impl Level {
     }
 
     pub(crate) fn payload_bytes(self) -> u64 {
-        [2 << 10, 64 << 10, 256 << 10, 16 << 10][self as usize]
+        [2 << 10, 64 << 10, 256 << 10, 64 << 10][self as usize]
     }
 
     /// Offset of the payload ring: on a page of its own, so that the
@@ -146,6 +146,7 @@ struct Inner {
     namespace: u32,
     /// Payloads carry check bits.
     payloads: AtomicU32,
+    leaves_lines: AtomicU32,
     /// A post found no room.
     starved: AtomicU32,
     /// Segments for collectives that this rank has made,
@@ -208,6 +209,7 @@ impl ShmRank {
             pid: std::process::id(),
             namespace: super::job::namespace(),
             payloads: AtomicU32::new(0),
+            leaves_lines: AtomicU32::new(0),
             starved: AtomicU32::new(0),
             segments: Mutex::default(),
             slots: Mutex::default(),
@@ -245,6 +247,21 @@ impl ShmRank {
     /// Whether payloads carry check bits.
     pub(crate) fn checks_payloads(&self) -> bool {
         self.0.payloads.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has this rank leave the lines of long payloads and slots that it has read to their
+    /// writer, in place of taking them: which of the two is faster, the processor decides.
+    /// Before it opens channels.
+    pub fn leave_lines(&self) {
+        self.0.leaves_lines.store(1, Ordering::Relaxed);
+    }
+
+    /// Lines of fewer bytes than these are taken by who reads them.
+    pub(crate) fn takes_lines_below(&self) -> usize {
+        match self.0.leaves_lines.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            _ => LEFT_BYTES,
+        }
     }
 
     /// Opens a channel to the given ranks of the job.

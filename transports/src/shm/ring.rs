@@ -84,8 +84,10 @@ const CLOSED: u32 = 0x434c_4f53;
 /// Payloads start on cache lines.
 const PAYLOAD_ALIGN: u64 = 64;
 
-/// Lines of payloads of so many bytes are written by their reader.
-const OWNED_BYTES: u64 = 1 << 10;
+/// Lines of payloads of so many bytes are written by their reader,
+const OWNED_BYTES: usize = 1 << 10;
+/// and of so many not, where the machine's costs say that they are better left.
+pub(crate) const LEFT_BYTES: usize = 8 << 10;
 
 /// A quarter of a cache line.
 #[repr(C, align(16))]
@@ -488,6 +490,8 @@ pub(crate) struct Consumer {
     payloads: bool,
     /// The cell of a message whose parts did not come while this consumer waited.
     given_up: Option<u64>,
+    /// Lines of shorter payloads are taken from the producer's cache.
+    taken_below: usize,
     ahead: Ahead,
 }
 
@@ -514,6 +518,7 @@ impl Consumer {
             gathered: Box::new([0; GATHER]),
             payloads: false,
             given_up: None,
+            taken_below: usize::MAX,
             ahead: Ahead::default(),
         }
     }
@@ -521,6 +526,11 @@ impl Consumer {
     /// Whether payloads carry check bits, as the producer does it.
     pub fn check_payloads(&mut self, check: bool) {
         self.payloads = check;
+    }
+
+    /// Has only lines of payloads of fewer bytes taken from the producer's cache.
+    pub fn take_lines_below(&mut self, bytes: usize) {
+        self.taken_below = bytes;
     }
 
     #[inline]
@@ -708,7 +718,9 @@ impl Consumer {
     #[inline]
     #[must_use]
     pub fn release_payload(&mut self) -> bool {
-        if self.payload_end - self.payload_begin >= OWNED_BYTES {
+        let bytes = (self.payload_end - self.payload_begin) as usize;
+        // Of exactly so many, streams are faster whose lines are taken.
+        if (OWNED_BYTES..=self.taken_below).contains(&bytes) {
             self.own_payload();
         }
         self.payload_begin = self.payload_end;
@@ -864,6 +876,34 @@ pub(super) mod tests {
             assert_eq!(tag, got);
             assert_eq!(bytes, body(got));
             got += 1;
+        }
+    }
+
+    /// Which payloads change when they are given back: those whose lines their reader takes.
+    #[cfg(not(loom))]
+    #[test]
+    fn lines_are_taken_or_left() {
+        for (bytes, below, taken) in [
+            (512, usize::MAX, false),
+            (1 << 10, usize::MAX, true),
+            (LEFT_BYTES, usize::MAX, true),
+            (LEFT_BYTES, LEFT_BYTES, true),
+            (LEFT_BYTES + 1, LEFT_BYTES, false),
+        ] {
+            let mut m = Memory::new(64, 64 << 10);
+            // SAFETY: invariant 7: `m` outlives both ends.
+            let mut p = unsafe { Producer::new(m.ring(), 0) };
+            // SAFETY: invariant 7: `m` outlives both ends.
+            let mut c = unsafe { Consumer::new(m.ring(), 0) };
+            c.take_lines_below(below);
+            assert!(put(&mut p, 7, &vec![9; bytes]));
+            let Some(Found::Message { payload, .. }) = c.poll() else {
+                panic!("a message was posted");
+            };
+            let _ = c.release();
+            // SAFETY: invariant 8: inside the byte ring, which nobody writes.
+            let byte = unsafe { payload.read() };
+            assert_eq!(byte, if taken { 0 } else { 9 }, "{bytes} {below}");
         }
     }
 

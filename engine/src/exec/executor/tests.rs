@@ -367,7 +367,7 @@ impl Segment for Rank {
         let of = &mut self.net.borrow_mut().segment[from as usize];
         let start = room(&mut of.rooms[set_of(at)], bytes);
         // SAFETY: invariant 2 of `run`: the test keeps rooms until all are complete.
-        Ok(unsafe { PeerMemory::writable(start, bytes) })
+        Ok(unsafe { PeerMemory::writable(start, bytes, usize::MAX) })
     }
 
     fn memory_of(&mut self, at: At, from: u32, part: Part, end: usize) -> Result<PeerMemory> {

@@ -15,7 +15,7 @@ use crate::progress::op::{Mode, Protocol};
 use crate::progress::pace::Write;
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
-use crate::protocol::cost::{IN_PARTS_BYTES, WHOLE_BYTES};
+use crate::protocol::cost::{IN_PARTS_BYTES, LEAST_IN_PARTS, WHOLE_BYTES};
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::PostError;
@@ -122,10 +122,15 @@ fn in_parts(port: &mut Port, handle: u32) -> bool {
         return false;
     };
     let (peer, bytes) = (op.peer, op.total);
-    if bytes <= WHOLE_BYTES || bytes > IN_PARTS_BYTES {
+    if !(LEAST_IN_PARTS..=IN_PARTS_BYTES).contains(&bytes) {
         return false;
     }
-    let (view, how) = (&op.view, port.peers[peer as usize].pace.next(bytes));
+    let pace = &port.peers[peer as usize].pace;
+    let how = match bytes <= WHOLE_BYTES {
+        true => Write::PLAIN,
+        false => pace.next(bytes),
+    };
+    let view = &op.view;
     let mut took_ns = 0;
     // SAFETY: invariant 3 of `protocols`: the send is pending, and there is room for the
     // range (invariant 2 of `protocols`).
@@ -138,7 +143,9 @@ fn in_parts(port: &mut Port, handle: u32) -> bool {
         moved: bytes,
         awaits_ack: false,
     });
-    port.peers[peer as usize].pace.wrote(how, bytes, took_ns);
+    if bytes > WHOLE_BYTES {
+        port.peers[peer as usize].pace.wrote(how, bytes, took_ns);
+    }
     true
 }
 

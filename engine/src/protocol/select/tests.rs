@@ -9,6 +9,7 @@ fn fixed() -> LinkCosts {
         mapped_ns_per_byte: 0.04,
         attach_call_ns: 2000.0,
         attach_ns_per_byte: 0.04,
+        leaves_lines: false,
         device: None,
     }
 }

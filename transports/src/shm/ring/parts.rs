@@ -31,7 +31,7 @@ use crate::sync::Ordering;
 use std::ops::Range;
 
 /// Bytes of a part.
-pub(crate) const PART_BYTES: usize = 4 << 10;
+pub(crate) const PART_BYTES: usize = 8 << 10;
 /// Loads of a part's cell before its consumer goes about something else.
 const PATIENCE: u32 = if cfg!(loom) { 1 } else { 400 };
 
@@ -193,7 +193,9 @@ impl Consumer {
             let range = part(number, bytes);
             let from = payload.wrapping_add(range.start);
             copy(range.start, from, range.len());
-            self.keep_lines(from.cast_mut(), range.len());
+            if range.len() < self.taken_below {
+                self.keep_lines(from.cast_mut(), range.len());
+            }
         }
         self.next += cells(bytes);
         self.payload_begin = self.payload_end;
@@ -329,7 +331,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn what_is_not_written_yet_is_no_message_and_stays_whole() {
-        let mut m = Memory::new(64, 64 << 10);
+        let mut m = Memory::new(64, 256 << 10);
         // SAFETY: invariant 7 of `ring`: `m` outlives both ends.
         let mut p = unsafe { Producer::new(m.ring(), 0) };
         // SAFETY: invariant 7 of `ring`: `m` outlives both ends.
@@ -355,7 +357,7 @@ mod tests {
     #[test]
     fn overwritten_cells_are_malformed() {
         for cell in 1..4 {
-            let mut m = Memory::new(64, 64 << 10);
+            let mut m = Memory::new(64, 256 << 10);
             // SAFETY: invariant 7 of `ring`: `m` outlives both ends.
             let mut p = unsafe { Producer::new(m.ring(), 0) };
             // SAFETY: invariant 7 of `ring`: `m` outlives both ends.
