@@ -316,6 +316,10 @@ pub(super) fn one_phase(b: &mut Builder) {
             if is_read {
                 b.copy(own, Region::piece(slot, 0));
             }
+            // While the others copy to their slots.
+            if !is_read {
+                b.copy(own, Region::piece(Buffer::Recv, rank));
+            }
             let tells = |peer: &u32| call.operation == O::Allgather || *peer == root && !at_root;
             exchange(b, everybody().filter(tells), everybody().filter(|_| reads));
             if reads {
@@ -323,6 +327,8 @@ pub(super) fn one_phase(b: &mut Builder) {
                     let to = Region::piece(Buffer::Recv, peer);
                     b.read_peer(peer, Region::piece(slot, 0), to);
                 }
+            }
+            if reads && is_read {
                 b.copy(own, Region::piece(Buffer::Recv, rank));
             }
         }
