@@ -58,6 +58,7 @@ impl Scenario {
             attach_call_ns: 0.0,
             attach_ns_per_byte: 1.0,
             leaves_lines: false,
+            uses: None,
             device: None,
         };
         let net = Net::from(&SimOptions {

@@ -16,6 +16,7 @@ use osier_engine::protocol::select::{
     AT_ONCE_BYTES, Able, Candidate, DevicePair, Memory, Message, Rules,
 };
 use osier_engine::protocol::states;
+use osier_engine::protocol::uses::Use;
 use osier_kernels::handle::Made;
 use serde_json::{Value, json};
 
@@ -314,15 +315,17 @@ fn predict(
         .iter()
         .filter_map(|protocol| of(protocol)?.predicted);
     let mut ranking: Vec<Predicted> = ranking.collect();
-    // Messages of the host's memory go by what loses least over all states.
+    // Messages of the host's memory go by what loses least over all states and uses.
     if from.space == Space::Host && to.space == Space::Host {
         let sets = std::iter::once(&cached.set).chain(&cached.others);
         let by_state = sets.map(|set| {
             let mut rules = rules;
             rules.model.link = set.costs;
+            rules.in_use = set.costs.uses.map(|_| Use::Posted);
             rules
         });
-        let chosen = states::choose(&by_state.collect::<Vec<_>>(), &message);
+        let by_state: Vec<Rules> = by_state.flat_map(Rules::by_use).collect();
+        let chosen = states::choose(&by_state, &message);
         let at = ranking.iter().position(|one| Some(one.protocol) == chosen);
         if let Some(at) = at {
             ranking[..=at].rotate_right(1);

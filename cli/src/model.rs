@@ -20,6 +20,7 @@ use osier::config::Costs;
 use osier::model::{self, Cached, CallCosts, CostSet, DeviceCalls, Origin};
 use osier::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::uses::{self, Use, Uses};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -551,6 +552,28 @@ fn show(cached: &Cached, as_json: bool) {
     println!("\nosier info --protocols shows the costs of links and devices.");
 }
 
+/// Times of messages of plain memory, by use and way.
+fn show_uses(uses: &Uses) {
+    println!("\nMessages of plain memory, as they are used");
+    let mut rows = Table::new(2).right(&[0, 2, 3, 4]);
+    rows.row(["bytes", "receive", "eager", "fragments", "kernel"].map(str::to_owned));
+    for (bytes, times) in uses::SIZES.into_iter().zip(&uses.0) {
+        for (in_use, ways) in Use::ALL.into_iter().zip(times) {
+            let time = |ns: f64| match ns > 0.0 {
+                true => protocols::time(ns),
+                false => "-".to_owned(),
+            };
+            let [eager, fragments, kernel] = ways.map(time);
+            let bytes = match in_use {
+                Use::Posted => size(bytes as usize),
+                _ => String::new(),
+            };
+            rows.row([bytes, in_use.name().to_owned(), eager, fragments, kernel]);
+        }
+    }
+    rows.print();
+}
+
 fn show_set(set: &CostSet) {
     let (table, measured) = table(set);
     println!("version {:016x}", table.version());
@@ -581,6 +604,9 @@ fn show_set(set: &CostSet) {
             ]);
         }
         rows.print();
+    }
+    if let Some(uses) = &set.costs.uses {
+        show_uses(uses);
     }
     println!("\nWork of a rank");
     let mut rows = Table::new(2).right(&[0, 1, 2]);

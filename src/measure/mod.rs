@@ -42,6 +42,7 @@ mod fit;
 mod links;
 mod rounds;
 mod segment;
+mod uses;
 
 pub use attach::permitted as attach_permitted;
 pub use device::{measure as device, measure_with as device_with};
@@ -73,6 +74,7 @@ pub fn measure() -> Result<LinkCosts> {
         attach_call_ns,
         attach_ns_per_byte,
         leaves_lines,
+        uses: None,
         device: None,
     };
     match plausible::absurd(&costs, None) {

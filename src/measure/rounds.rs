@@ -178,6 +178,7 @@ pub(crate) fn measure(
             pair.promise_host();
             if table.classes.is_empty() && given.is_some() {
                 links = attached(&pair, links)?;
+                links.uses = Some(super::uses::of(&pair, &links)?);
             }
             pair.choose_by(&links);
             let mut done = 0;

@@ -7,6 +7,7 @@
 
 use super::calls::CallCosts;
 use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::uses::SIZES;
 
 /// Cost of a call that the system forbids: a finite number,
 /// which JSON can carry, and longer than any transfer.
@@ -35,6 +36,13 @@ pub(crate) fn absurd(links: &LinkCosts, calls: Option<&CallCosts>) -> Option<Str
         let each = links.attach_ns_per_byte;
         all.push(("attach_call_ns", links.attach_call_ns, MOST_NS));
         all.push(("attach_ns_per_byte", each, MOST_NS_PER_BYTE));
+    }
+    if let Some(uses) = &links.uses {
+        for (bytes, times) in SIZES.into_iter().zip(&uses.0) {
+            let most = MOST_NS.max(bytes as f64 * MOST_NS_PER_BYTE);
+            let used = |ns: &f64| ("a message's time as it is used", *ns, most);
+            all.extend(times.iter().flatten().map(used));
+        }
     }
     if let Some(calls) = calls {
         all.push(("calls.row_ns", calls.row_ns, MOST_NS));

@@ -107,6 +107,7 @@ fn measured() -> Result<(Cached, Option<String>)> {
     let known = model::cached()?;
     let mut known = std::iter::once(known.set).chain(known.others);
     let same = known.find(|set| line_ns.is_none_or(|line_ns| set.is_at(line_ns)));
+    costs.uses = same.as_ref().and_then(|set| set.costs.uses);
     let set = CostSet::now(line_ns, costs, same.and_then(|set| set.calls));
     let (origin, note) = match model::cache_file() {
         None => (

@@ -23,6 +23,7 @@
 //! transfer costs one fragment of each stage beyond the slowest stage.
 
 use super::device::DeviceCosts;
+use super::uses::Uses;
 use serde::{Deserialize, Serialize};
 
 /// Costs of one link between two ranks.
@@ -44,6 +45,9 @@ pub struct LinkCosts {
     /// faster on some processors, in place of taking them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves_lines: bool,
+    /// Times of messages as programs use them, where they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<Uses>,
     /// Costs of the devices of both ends, where one was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceCosts>,
@@ -62,6 +66,7 @@ impl Default for LinkCosts {
             attach_call_ns: 2500.0,
             attach_ns_per_byte: 0.08,
             leaves_lines: false,
+            uses: None,
             device: None,
         }
     }

@@ -18,6 +18,7 @@ pub mod eager;
 pub mod reach;
 pub mod select;
 pub mod states;
+pub mod uses;
 
 use std::fmt;
 

@@ -27,6 +27,7 @@ use super::cost::{LinkCosts, MIN_FRAGMENT_BYTES};
 use super::device::{Between, Class, End, Model, Pipeline, Predicted, Space, Turns};
 use super::reach::{Placement, Reach, supported};
 use super::states;
+use super::uses::Use;
 use osier_kernels::handle::Made;
 
 /// What a sender of the host's memory can offer.
@@ -356,6 +357,8 @@ fn device_slots(rules: &Rules, m: &Message) -> Able {
 pub struct Rules {
     /// Costs, and bounds of memory and thread blocks.
     pub model: Model,
+    /// How messages of plain memory are used, where their times were measured.
+    pub in_use: Option<Use>,
     /// Messages of the host up to this size are eager whatever the costs say.
     pub at_once_bytes: usize,
     /// Largest eager message of a device.
@@ -369,10 +372,30 @@ impl Rules {
         let model = Model::unlimited(costs);
         Rules {
             device_eager_bytes: model.short_bytes(EAGER_LIMIT_BYTES),
+            in_use: model.link.uses.map(|_| Use::Posted),
             model,
             at_once_bytes,
             pipelining: Pipelining::Auto,
         }
+    }
+
+    /// The same for each use of messages that was measured; for none, these.
+    pub fn by_use(self) -> impl Iterator<Item = Rules> {
+        let uses = match self.model.link.uses {
+            Some(_) => &Use::ALL[..],
+            None => &Use::ALL[..1],
+        };
+        uses.iter().map(move |in_use| Rules {
+            in_use: self.in_use.map(|_| *in_use),
+            ..self
+        })
+    }
+
+    /// What a message of plain memory was measured to take by a protocol.
+    fn measured_ns(&self, protocol: Protocol, m: &Message) -> Option<f64> {
+        let plain = m.of_hosts() && m.memory == Memory::Plain && !m.crosses;
+        let (uses, in_use) = (self.model.link.uses.as_ref()?, self.in_use?);
+        uses.ns(protocol, in_use, m.bytes).filter(|_| plain)
     }
 
     /// Whether a protocol can carry a message.
@@ -393,6 +416,7 @@ impl Rules {
             (_, Protocol::GetMapped) => Some(link.mapped_ns(m.bytes)),
             _ => None,
         };
+        let host = self.measured_ns(protocol, m).or(host);
         let Some(ns) = host else {
             let between = Between {
                 linked: m.linked(),
@@ -513,13 +537,14 @@ impl Selection {
     }
 
     /// Cuts the table so that least is lost over several states of the machine, each with
-    /// costs of its own. Predictions, fragments and shares are by the first.
+    /// costs of its own, and over the uses of messages that were measured there. Predictions,
+    /// fragments and shares are by the first.
     ///
     /// # Panics
     /// If there is no state.
     pub fn among(costs: &[LinkCosts], at_once_bytes: usize) -> Self {
         let all = costs.iter().map(|costs| Rules::new(costs, at_once_bytes));
-        let all: Vec<Rules> = all.collect();
+        let all: Vec<Rules> = all.flat_map(Rules::by_use).collect();
         let eager = |memory, crosses| {
             let is_eager = |bytes| {
                 let message = Message {

@@ -77,6 +77,7 @@ mod tests {
             attach_call_ns: call,
             attach_ns_per_byte: attach,
             leaves_lines: false,
+            uses: None,
             device: None,
         }
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::protocol::device::DeviceCosts;
+use crate::protocol::uses::{SIZES, Uses};
 
 fn fixed() -> LinkCosts {
     LinkCosts {
@@ -10,6 +11,7 @@ fn fixed() -> LinkCosts {
         attach_call_ns: 2000.0,
         attach_ns_per_byte: 0.04,
         leaves_lines: false,
+        uses: None,
         device: None,
     }
 }
@@ -83,6 +85,40 @@ fn crossing_messages_are_announced_earlier() {
     };
     let s = Selection::new(slow, AT_ONCE_BYTES);
     assert_eq!(s.crossing_max(Memory::Plain), 4096);
+}
+
+/// Messages of 32 KiB whose receive waits are faster eager, late ones are not: the choice is
+/// that of the smaller loss, and of one use alone its own.
+#[test]
+fn the_choice_loses_least_over_uses() {
+    let costs = |posted: [f64; 2], unposted: [f64; 2], window: [f64; 2]| {
+        let mut uses = Uses(Default::default());
+        for (bytes, times) in SIZES.into_iter().zip(&mut uses.0) {
+            let of = |[eager, fragments]: [f64; 2]| {
+                [eager, fragments, 9.0].map(|rate| rate * bytes as f64)
+            };
+            *times = [of(posted), of(unposted), of(window)];
+        }
+        LinkCosts {
+            uses: Some(uses),
+            ..LinkCosts::default()
+        }
+    };
+    let eager_max = |costs| Selection::new(costs, AT_ONCE_BYTES).eager_max(Memory::Plain);
+    let alike = [1.0, 1.0];
+    assert!(eager_max(costs([1.0, 1.2], alike, alike)) >= 32 << 10);
+    assert!(eager_max(costs([1.0, 1.2], [1.1, 1.0], alike)) >= 32 << 10);
+    assert!(eager_max(costs([1.0, 1.2], [1.4, 1.0], alike)) < 32 << 10);
+    let s = Selection::new(costs([1.0, 1.2], alike, alike), AT_ONCE_BYTES);
+    // Predictions are those of receives that wait.
+    assert_eq!(
+        s.predicted_ns(32 << 10, Protocol::Fragments),
+        1.2 * f64::from(32 << 10)
+    );
+    let kernel = costs([1.0, 20.0], [1.0, 20.0], [1.0, 8.0]);
+    let s = Selection::new(kernel, AT_ONCE_BYTES);
+    assert_eq!(s.answer(1 << 20, Memory::Plain), Protocol::GetAttach);
+    assert_eq!(s.answer(1 << 20, Memory::Private), Protocol::Fragments);
 }
 
 #[test]
