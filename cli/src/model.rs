@@ -638,6 +638,16 @@ fn show_set(set: &CostSet) {
                 rows.row([name, protocols::time(last.ns)]);
             }
         }
+        for class in &table.classes {
+            if let Some(flags) = &class.flags {
+                let within = |what: &str| format!("{what}, within one {}", class.class);
+                rows.row([within("a flag"), protocols::time(flags.flag_ns)]);
+                if let Some(last) = flags.read.last() {
+                    let name = within(&format!("{} out of a slot", size(last.bytes as usize)));
+                    rows.row([name, protocols::time(last.ns)]);
+                }
+            }
+        }
         rows.print();
     }
 }

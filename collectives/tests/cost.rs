@@ -54,6 +54,47 @@ fn the_closed_formulas_of_pipelined_trees() {
     }
 }
 
+/// Flags and reads cost what they do over the links in between: between the caches of a package
+/// more than within one.
+#[test]
+fn flags_and_reads_cost_by_distance() {
+    let link = Link::hockney(ALPHA, BETA);
+    let machine = |apart: Vec<(f64, Piecewise)>| {
+        let mut machine = Machine::regular(&[2, 2], vec![link, link], |rank| rank);
+        machine.segment = Some(Arc::new(Segment {
+            flag_ns: 20.0,
+            step_ns: 0.0,
+            switch_ns: 0.0,
+            ranks_per_core: 0,
+            write: 0.0.into(),
+            read: 0.5.into(),
+            apart,
+            attach: None,
+            slot_bytes: 1 << 16,
+        }));
+        machine
+    };
+    let alike = machine(Vec::new());
+    // By distance: the same place, and two caches.
+    let differ = machine(vec![(20.0, 0.5.into()), (300.0, 2.0.into())]);
+    let time = |operation, machine: &Machine, bytes| {
+        let call = Call::new(operation, 4);
+        let plan = Plan::new(call, Algorithm::OnePhase, 1).expect("suitable");
+        let time = simulate(&plan, &Sizes::Equal(bytes), machine, Model::LogGp);
+        time.expect("a plan that ends").ranks_ns
+    };
+    let near = time(Operation::Barrier, &alike, 0);
+    let far = time(Operation::Barrier, &differ, 0);
+    for (near, far) in near.iter().zip(&far) {
+        assert!(close(far - near, 280.0), "{near} {far}");
+    }
+    let near = time(Operation::Bcast, &alike, 1000);
+    let far = time(Operation::Bcast, &differ, 1000);
+    // Of rank 0's cache, and of the other.
+    assert!(close(far[1], near[1]), "{near:?} {far:?}");
+    assert!(close(far[2] - near[2], 280.0 + 1500.0), "{near:?} {far:?}");
+}
+
 /// The formula exchanges the halves at the end, in one message each; the plan by
 /// segments and meanwhile. Ports that wait for each other make that slower than the
 /// textbook's: up to 4 times the formula, which is a weakness of this plan.

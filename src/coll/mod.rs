@@ -199,7 +199,7 @@ impl Communicator {
         let shared = self.shares_segment();
         let (share, pieces) = forced.algorithm.slot(&ask.call).unwrap_or_default();
         let bytes = bytes_of(ask.class).saturating_mul(share.into()) as f64;
-        let costs = SegmentCosts::default().planned();
+        let costs = SegmentCosts::default().planned(&[]);
         let fits = costs.fits(bytes, pieces, forced.segments);
         shared && ask.in_segment && !ask.on_devices && fits
     }

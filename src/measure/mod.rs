@@ -134,6 +134,49 @@ mod tests {
         );
     }
 
+    /// Ranks of two caches: the first rank measures both kinds of links, each with another rank,
+    /// which has measured nothing before.
+    #[test]
+    fn all_classes_of_links_are_measured() {
+        use crate::bootstrap::Universe;
+        use crate::model::{Agreed, Places};
+        use osier_transports::shm::{Job, JobOptions, NOTE_BYTES};
+        let job = Job::create(&JobOptions {
+            ranks: 3,
+            limit_bytes: None,
+        });
+        let job = job.expect("a job");
+        let part = |cache| vec![Some(0), Some(cache)];
+        let agreed = Agreed {
+            places: Some(Places {
+                levels: vec!["package".into(), "l3cache".into()],
+                ranks: vec![part(0), part(0), part(1)],
+            }),
+            ..Agreed::default()
+        };
+        job.set_note(&agreed.note(NOTE_BYTES));
+        let measured = std::thread::scope(|s| {
+            let rank = |rank| {
+                let job = &job;
+                s.spawn(move || {
+                    let universe = Universe::join(job, rank).expect("it joins");
+                    let world = universe.world();
+                    world.measure_costs(&LinkCosts::default()).expect("costs")
+                })
+            };
+            [0, 1, 2].map(rank).map(|t| t.join().expect("no panic"))
+        });
+        for (links, calls) in &measured {
+            assert_eq!((links, calls), (&measured[0].0, &measured[0].1));
+            assert!(links.uses.is_some());
+            let names: Vec<&str> = calls.classes.iter().map(|c| &*c.class).collect();
+            assert_eq!(names, ["l3cache", "package"]);
+            assert!(calls.segment.is_some() && calls.classes[0].flags.is_none());
+            let flags = calls.classes[1].flags.as_ref().expect("of the other links");
+            assert!(flags.flag_ns > 0.0 && flags.read.len() > 2);
+        }
+    }
+
     #[test]
     fn what_is_measured_is_usable() {
         let costs = match measure() {

@@ -45,7 +45,9 @@ use super::{Apart, fit};
 use crate::coll::IN_PLACE;
 use crate::comm::Communicator;
 use crate::model::DeviceCalls;
-use crate::model::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
+use crate::model::calls::{
+    CallCosts, ClassCosts, MessageCost, ROW_BYTES, SegmentCosts, WorkCost, rise, round,
+};
 use osier_collectives::{Algorithm, Operation, Piecewise};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::reduce_local::reduce_local;
@@ -172,26 +174,28 @@ pub(crate) fn measure(
     }
     comm.barrier()?;
     let mut passes = 1;
-    for (class, partner) in classes {
+    for (at, (class, partner)) in classes.iter().enumerate() {
+        // Of the first rank, which has measured others before; its partners have not.
+        let first = at == 0;
         let color = (comm.rank() == 0 || comm.rank() == *partner).then_some(0);
         if let Some(pair) = comm.split(color, 0)? {
             pair.promise_host();
-            if table.classes.is_empty() && given.is_some() {
+            if first && given.is_some() {
                 links = attached(&pair, links)?;
                 links.uses = Some(super::uses::of(&pair, &links)?);
             }
             pair.choose_by(&links);
             let mut done = 0;
-            let first = table.classes.is_empty();
             let mut times = Times::of(&pair, &table)?;
-            let mut in_segment = match first {
-                true => SegmentTimes::of(&pair)?,
-                false => None,
-            };
+            let mut in_segment = SegmentTimes::of(&pair)?;
             loop {
                 times.add_to(&mut table, class);
+                let costs = in_segment.as_ref().map(|times| times.costs(&table));
+                if !first && let Some(added) = table.classes.last_mut() {
+                    added.flags = costs.as_ref().map(SegmentCosts::flags);
+                }
                 if first {
-                    table.segment = in_segment.as_ref().map(|times| times.costs(&table));
+                    table.segment = costs;
                     table.error = error(&pair, &table)?;
                     let again = passes < MOST_PASSES && table.error > SETTLED;
                     passes += usize::from(again);
@@ -263,6 +267,7 @@ fn measure_devices(
                         class,
                         messages,
                         kept: Vec::new(),
+                        flags: None,
                     });
                 }
             }
@@ -506,6 +511,7 @@ impl Times {
             class: class.to_owned(),
             messages,
             kept,
+            flags: None,
         });
     }
 

@@ -47,6 +47,18 @@ pub struct ClassCosts {
     /// they cost as others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<MessageCost>,
+    /// What flags cost over these links; none: as over those of [`CallCosts::segment`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flags: Option<FlagCosts>,
+}
+
+/// What plans whose flags lie in a segment cost over one class of links.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlagCosts {
+    /// From a flag's store until the rank that waits for it goes on, in ns.
+    pub flag_ns: f64,
+    /// Copies out of a peer's slot.
+    pub read: Vec<WorkCost>,
 }
 
 /// Cost of work of one size for a rank.
@@ -136,9 +148,26 @@ impl SegmentCosts {
         ]
     }
 
-    /// As the planner has it.
-    pub(crate) fn planned(&self) -> Segment {
+    /// Those that depend on the peer.
+    pub(crate) fn flags(&self) -> FlagCosts {
+        FlagCosts {
+            flag_ns: self.flag_ns,
+            read: self.read.clone(),
+        }
+    }
+
+    /// As the planner has it, for links of these classes by distance.
+    pub(crate) fn planned(&self, by_distance: &[&ClassCosts]) -> Segment {
+        let apart = |class: &&ClassCosts| match &class.flags {
+            Some(flags) => (flags.flag_ns, line(&flags.read)),
+            None => (self.flag_ns, line(&self.read)),
+        };
+        let differ = by_distance.iter().any(|class| class.flags.is_some());
         Segment {
+            apart: match differ {
+                true => by_distance.iter().map(apart).collect(),
+                false => Vec::new(),
+            },
             flag_ns: self.flag_ns,
             step_ns: self.step_ns,
             switch_ns: self.switch_ns,
@@ -216,6 +245,7 @@ impl CallCosts {
                 class: "machine".into(),
                 messages,
                 kept: Vec::new(),
+                flags: None,
             }],
             row_ns: 0.0,
             // As on the machine of the built-in costs of links: a rough estimate.
@@ -285,6 +315,16 @@ impl CallCosts {
             let points: Vec<(u64, f64)> = works.iter().map(|w| (w.bytes, w.ns)).collect();
             rising(name, &points)?;
         }
+        for flags in self.classes.iter().filter_map(|c| c.flags.as_ref()) {
+            let points: Vec<(u64, f64)> = flags.read.iter().map(|w| (w.bytes, w.ns)).collect();
+            rising("flags.read", &points)?;
+            if !(flags.flag_ns.is_finite() && flags.flag_ns >= 0.0) {
+                return Err(format!(
+                    "flags.flag_ns is {}, expected 0 or more",
+                    flags.flag_ns
+                ));
+            }
+        }
         for (name, ns) in [
             ("calls.row_ns", self.row_ns),
             ("calls.run_ns", self.run_ns),
@@ -348,6 +388,10 @@ impl CallCosts {
                 work.ns *= times;
             }
         }
+        for flags in table.classes.iter_mut().filter_map(|c| c.flags.as_mut()) {
+            flags.flag_ns *= times;
+            flags.read.iter_mut().for_each(|work| work.ns *= times);
+        }
         table
     }
 
@@ -362,7 +406,10 @@ impl CallCosts {
     ) -> Machine {
         let mut machine = self.machine(ranks, places, eager_bytes);
         let costs = self.segment.as_ref().filter(|_| shares_segment);
-        machine.segment = costs.map(|costs| Arc::new(costs.planned()));
+        let (_, classes) = paths(ranks, places);
+        let by_distance = classes.iter().map(|name| class(&self.classes, name));
+        let by_distance: Vec<&ClassCosts> = by_distance.collect();
+        machine.segment = costs.map(|costs| Arc::new(costs.planned(&by_distance)));
         machine
     }
 

@@ -102,6 +102,7 @@ impl DeviceCalls {
                 class: "machine".into(),
                 messages,
                 kept: Vec::new(),
+                flags: None,
             }],
             copy: line(device.launch_ns, run),
             // A combination reads two vectors and writes one, a copy reads and writes one.

@@ -111,7 +111,7 @@ pub struct Machine {
 /// What plans cost whose ranks share a segment of a host's memory. Times in ns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// From a flag's store until the rank that awaits it goes on.
+    /// From a flag's store until the rank that awaits it goes on, next to the first.
     pub flag_ns: f64,
     /// What each step takes beside, in calls of several segments or whose vector is cut: those of
     /// others are worked out before.
@@ -125,6 +125,9 @@ pub struct Segment {
     pub write: Piecewise,
     /// Copying out of a peer's slot.
     pub read: Piecewise,
+    /// The two costs that depend on the peer, by distance ([`Machine::links`]): of a flag, and of
+    /// reading. Empty: as above.
+    pub apart: Vec<(f64, Piecewise)>,
     /// Reading plain memory of a peer through the kernel, where plans may.
     pub attach: Option<Piecewise>,
     /// Largest slot of a rank, in bytes.
@@ -132,6 +135,18 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// From a flag's store until a rank at this distance goes on.
+    pub(crate) fn flag_ns(&self, distance: usize) -> f64 {
+        self.apart.get(distance).map_or(self.flag_ns, |(ns, _)| *ns)
+    }
+
+    /// Copying out of the slot of a peer at this distance.
+    pub(crate) fn read(&self, distance: usize) -> &Piecewise {
+        self.apart
+            .get(distance)
+            .map_or(&self.read, |(_, read)| read)
+    }
+
     /// Whether a segment of `pieces` pieces, `bytes` bytes in all segments together, fits a
     /// slot.
     pub fn fits(&self, bytes: f64, pieces: u32, segments: u32) -> bool {

@@ -337,9 +337,11 @@ pub(crate) fn play(
                     (instance, sent)
                 })
             }
-            (Step::Raise { .. }, _) if part.in_segment => {
+            (Step::Raise { to, .. }, _) if part.in_segment => {
                 let sent = ways.work(now, rank, 0.0);
-                let arrival = sent + machine.segment.as_ref().map_or(0.0, |s| s.flag_ns);
+                let distance = machine.distance(rank, to);
+                let segment = machine.segment.as_ref();
+                let arrival = sent + segment.map_or(0.0, |s| s.flag_ns(distance));
                 queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                 Some((instance, sent))
             }
@@ -382,15 +384,17 @@ pub(crate) fn play(
                 let ns = combining_ns(machine, part, at, (bytes(left), whole));
                 Some((instance, ways.compute(now, rank, ns)))
             }
-            (Step::Read { data, .. }, _) if part.in_segment => {
-                let work = from_peer(machine, data.buffer, bytes(data), whole);
+            (Step::Read { from, data, .. }, _) if part.in_segment => {
+                let ends = (rank, from);
+                let work = from_peer(machine, ends, data.buffer, (bytes(data), whole));
                 Some((instance, ways.work(now, rank, work_of(work))))
             }
             (Step::Fold { left, right, into }, _) => {
                 let m = bytes(into);
-                let peers = [left, right].into_iter().filter(|o| o.of.is_some());
+                let peers = [left, right].into_iter();
+                let peers = peers.filter_map(|o| Some((o.of?, o.data.buffer)));
                 let read: f64 = peers
-                    .map(|o| from_peer(machine, o.data.buffer, m, whole))
+                    .map(|(peer, buffer)| from_peer(machine, (rank, peer), buffer, (m, whole)))
                     .sum();
                 let slot = machine.segment.as_ref().filter(|_| is_slot(part, into));
                 let written = slot.map_or(0.0, |s| s.write.of_part(m, whole));
@@ -465,10 +469,18 @@ fn is_slot(part: &Part, data: Region) -> bool {
 }
 
 /// What it costs to have bytes from a peer's slot, or from its plain memory.
-fn from_peer(machine: &Machine, buffer: Buffer, bytes: f64, whole: f64) -> f64 {
+fn from_peer(
+    machine: &Machine,
+    (rank, peer): (u32, u32),
+    buffer: Buffer,
+    (bytes, whole): (f64, f64),
+) -> f64 {
     let costs = machine.segment.as_ref();
     costs.map_or(0.0, |costs| match buffer {
-        Buffer::Scratch(_) => costs.read.of_part(bytes, whole),
+        Buffer::Scratch(_) => {
+            let distance = machine.distance(rank, peer);
+            costs.read(distance).of_part(bytes, whole)
+        }
         _ => (costs.attach.as_ref()).map_or(f64::INFINITY, |a| a.of_part(bytes, whole)),
     })
 }

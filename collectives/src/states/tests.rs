@@ -81,6 +81,7 @@ impl State {
             ranks_per_core: 0,
             write: slots(1.0),
             read: slots(1.5),
+            apart: Vec::new(),
             attach: None,
             slot_bytes: 1 << 16,
         }));
