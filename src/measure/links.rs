@@ -83,7 +83,7 @@ pub(super) fn fragments(leaves_lines: bool) -> Result<Vec<Piped>> {
     Ok(all)
 }
 
-/// One-way times of so many messages, which are answered by as many.
+/// One-way times of this number of messages, which are answered by as many.
 fn piped(comm: &Communicator, bytes: usize, messages: usize) -> Result<Vec<f64>> {
     let blocks = bytes / BLOCK_BYTES;
     let stride = BLOCK_BYTES + GAP_BYTES;

@@ -35,16 +35,16 @@ fn forcing(way: Protocol, links: &LinkCosts) -> LinkCosts {
         ..*links
     };
     match way {
-        // A handshake takes for ever,
+        // A handshake is dearer than any message,
         Protocol::Eager => costs.latency_ns = 1e6,
-        // or nothing.
+        // or costs nothing.
         Protocol::Fragments => costs.latency_ns = 1e-3,
         _ => (costs.attach_call_ns, costs.attach_ns_per_byte) = (1.0, 1e-6),
     }
     costs
 }
 
-/// Whether messages of so many bytes go this way at all.
+/// Whether messages of this size go this way at all.
 fn is_for(way: Protocol, bytes: usize, kernel: bool) -> bool {
     match way {
         Protocol::Eager => bytes <= EAGER_LIMIT_BYTES,
@@ -74,7 +74,7 @@ pub(super) fn of(pair: &Communicator, links: &LinkCosts) -> Result<Uses> {
                 uses.0[row][in_use as usize][column] = round(ns);
             }
         }
-        // Announced or not, so short ones leave in parts.
+        // Announced or not, messages of this size leave in parts.
         if bytes <= IN_PARTS_BYTES {
             for times in &mut uses.0[row] {
                 times[1] = times[0];

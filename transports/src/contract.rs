@@ -282,7 +282,7 @@ impl PeerMemory {
 
     /// Takes the lines of bytes that were read, by writing to each what is there: then the rank
     /// that writes them next finds them in one cache, not in two. Nothing, where the memory is
-    /// not to be written, or where so many bytes are left.
+    /// not to be written, or where lines of that many bytes are left.
     ///
     /// # Safety
     /// Nobody else writes these bytes until this rank has told that it has read them.

@@ -32,7 +32,7 @@ use std::sync::{Arc, OnceLock};
 /// Largest payload of a message, in bytes: fragments of this size keep both
 /// copies of a pipeline in the second-level cache.
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 10;
-/// Messages of so many bytes go in parts by the mailbox alone; the ring takes them whole.
+/// Messages up to this size go in parts by the mailbox alone; the ring takes them whole.
 const WHOLE_BYTES: usize = 16 << 10;
 /// No ring from a peer yet.
 const NO_RING: u32 = u32::MAX;

@@ -84,9 +84,9 @@ const CLOSED: u32 = 0x434c_4f53;
 /// Payloads start on cache lines.
 const PAYLOAD_ALIGN: u64 = 64;
 
-/// Lines of payloads of so many bytes are written by their reader,
+/// Lines of payloads from this size on are written by their reader,
 const OWNED_BYTES: usize = 1 << 10;
-/// and of so many not, where the machine's costs say that they are better left.
+/// and above this size left, where the machine's costs say that that is faster.
 pub(crate) const LEFT_BYTES: usize = 8 << 10;
 
 /// A quarter of a cache line.
@@ -719,7 +719,7 @@ impl Consumer {
     #[must_use]
     pub fn release_payload(&mut self) -> bool {
         let bytes = (self.payload_end - self.payload_begin) as usize;
-        // Of exactly so many, streams are faster whose lines are taken.
+        // Of exactly that size, streams are faster whose lines are taken.
         if (OWNED_BYTES..=self.taken_below).contains(&bytes) {
             self.own_payload();
         }

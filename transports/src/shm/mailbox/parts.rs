@@ -27,11 +27,11 @@ use std::ops::Range;
 
 /// Parts of a message at most.
 pub(super) const MOST_PARTS: usize = 8;
-/// Bytes of a part of a long message,
+/// Bytes of a part of a long message.
 const LONG_PART_BYTES: usize = 8 << 10;
-/// and of one of at most so many bytes,
+/// Messages up to this size have shorter parts,
 const SHORT_BYTES: usize = 16 << 10;
-/// so many.
+/// of this size.
 const SHORT_PART_BYTES: usize = 4 << 10;
 /// The three of them, for the layout's test.
 #[cfg(all(test, not(loom)))]
@@ -90,7 +90,7 @@ enum Written {
 }
 
 impl Mailbox {
-    /// Whether the area is ours and takes so many bytes in parts.
+    /// Whether the area is ours and takes a message of this size in parts.
     #[inline]
     pub fn has_area_for_parts(&self, bytes: usize) -> bool {
         self.has_area(bytes) && parts(bytes) <= MOST_PARTS
