@@ -107,8 +107,8 @@ pub struct Awaited {
     pub phase: u16,
 }
 
-/// A call that is worked out: the moves before its flag, the flag, the flags of peers that it
-/// awaits, and the moves behind them.
+/// A call that is worked out: the moves before its flag or those of peers, the flag, the flags of
+/// peers that it awaits, and the moves behind them.
 #[derive(Debug)]
 pub struct ShortCall {
     pub of: Depends,
@@ -158,7 +158,11 @@ impl ShortCall {
                     before = std::mem::take(&mut behind);
                     raised = Some(phase);
                 }
-                Action::Await { from, phase } if behind.is_empty() => {
+                // Of a rank that raises no flag, what does not need its peers comes before theirs.
+                Action::Await { from, phase }
+                    if behind.is_empty() || raised.is_none() && awaited.is_empty() =>
+                {
+                    before.append(&mut behind);
                     awaited.push(Awaited { from, phase });
                 }
                 _ => behind.push(moved(desk, known.is_some(), step)?),
@@ -239,8 +243,10 @@ type Blocks = (Operation, u32);
 /// So many of those.
 const KEPT_BLOCKS: usize = 16;
 
-/// Places for them.
+/// Places for them,
 const KEPT: usize = 32;
+/// of which each may have one of this number: calls that a program makes in turn keep theirs.
+const WAYS: usize = 4;
 
 #[derive(Default)]
 struct Kept {
@@ -259,15 +265,19 @@ impl ShortCalls {
     /// Takes one out, while it is used.
     #[inline]
     pub fn take(&mut self, of: &Depends) -> Option<Box<ShortCall>> {
-        let kept = &mut self.kept[Self::at(of)];
-        kept.call.take_if(|call| call.of == *of)
+        let first = Self::at(of);
+        (0..WAYS).find_map(|way| {
+            let kept = &mut self.kept[first ^ way];
+            kept.call.take_if(|call| call.of == *of)
+        })
     }
 
     /// Puts one back, or a new one.
     #[inline]
     pub fn keep(&mut self, call: Box<ShortCall>) {
-        let at = Self::at(&call.of);
-        self.kept[at].call = Some(call);
+        let first = Self::at(&call.of);
+        let empty = (0..WAYS).find(|way| self.kept[first ^ way].call.is_none());
+        self.kept[first ^ empty.unwrap_or(WAYS - 1)].call = Some(call);
     }
 
     /// Whether a call is to be worked out: not what comes only once.
@@ -435,5 +445,37 @@ mod tests {
         kept.keep(call);
         kept.clear();
         assert!(kept.take(&of).is_none());
+    }
+
+    /// Calls of one place are kept beside each other, as many as it has ways.
+    #[test]
+    fn calls_that_share_a_place_do_not_drive_each_other_out() {
+        let mut kept = ShortCalls::default();
+        let program = program(Operation::Barrier, 2, 0).expect("a plan");
+        let mut calls: Vec<ShortCall> = Vec::new();
+        for bytes in 0..1 << 12 {
+            let mut call = short(&program, 0).expect("short");
+            call.of.bytes = bytes;
+            let same = |first: &ShortCall| ShortCalls::at(&first.of) == ShortCalls::at(&call.of);
+            if calls.len() <= WAYS && calls.first().is_none_or(same) {
+                calls.push(call);
+            }
+        }
+        let all: Vec<Depends> = calls.iter().map(|call| call.of).collect();
+        assert_eq!(all.len(), WAYS + 1);
+        let last = calls.pop().expect("one more than there are ways");
+        calls.into_iter().for_each(|call| kept.keep(Box::new(call)));
+        for round in 0..3 {
+            for of in &all[..WAYS] {
+                let call = kept
+                    .take(of)
+                    .unwrap_or_else(|| panic!("{of:?}, round {round}"));
+                kept.keep(call);
+            }
+        }
+        // One more takes the place of one.
+        kept.keep(Box::new(last));
+        let left = all.iter().filter(|of| kept.take(of).is_some());
+        assert_eq!(left.count(), WAYS);
     }
 }

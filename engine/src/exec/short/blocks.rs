@@ -35,7 +35,9 @@ impl ShortBlocks {
         let from = |start: usize, of: fn(&Action) -> bool| {
             start + steps[start..].iter().take_while(|step| of(step)).count()
         };
-        let puts = from(1, |step| matches!(step, Action::Put { .. }));
+        let puts = from(1, |step| {
+            matches!(step, Action::Put { .. } | Action::Copy { .. })
+        });
         let (raised, after) = match steps.get(puts) {
             Some(Action::Raise { phase }) => (Some(*phase), puts + 1),
             _ => (None, puts),

@@ -69,10 +69,12 @@ impl Lane {
             return Short::NotBegun;
         }
         for step in &short.program.actions[short.before.clone()] {
-            let Action::Put { data, cell } = *step else {
-                return Short::NotBegun;
+            let done = match *step {
+                Action::Put { data, cell } => cells::put((data, cell), at, self, blocks).is_ok(),
+                Action::Copy { from, to } => copied(blocks, (from, to)),
+                _ => false,
             };
-            if cells::put((data, cell), at, self, blocks).is_err() {
+            if !done {
                 return Short::NotBegun;
             }
         }
