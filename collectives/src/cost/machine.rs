@@ -111,7 +111,7 @@ pub struct Machine {
 /// What plans cost whose ranks share a segment of a host's memory. Times in ns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// From a flag's store until the rank that awaits it goes on, next to the first.
+    /// From a flag's store until the rank that awaits it goes on, unless `apart` says otherwise.
     pub flag_ns: f64,
     /// What each step takes beside, in calls of several segments or whose vector is cut: those of
     /// others are worked out before.
@@ -125,8 +125,8 @@ pub struct Segment {
     pub write: Piecewise,
     /// Copying out of a peer's slot.
     pub read: Piecewise,
-    /// The two costs that depend on the peer, by distance ([`Machine::links`]): of a flag, and of
-    /// reading. Empty: as above.
+    /// Cost of a flag and of reading a slot, by the distance of the peer ([`Machine::links`]). If
+    /// empty, `flag_ns` and `read` hold for all distances.
     pub apart: Vec<(f64, Piecewise)>,
     /// Reading plain memory of a peer through the kernel, where plans may.
     pub attach: Option<Piecewise>,

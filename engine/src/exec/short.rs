@@ -245,7 +245,7 @@ const KEPT_BLOCKS: usize = 16;
 
 /// Places for them,
 const KEPT: usize = 32;
-/// of which each may have one of this number: calls that a program makes in turn keep theirs.
+/// in sets of this number: calls that a program makes in turn do not drive each other out.
 const WAYS: usize = 4;
 
 #[derive(Default)]

@@ -11,6 +11,8 @@
 //! | rendezvous, mapped heap | `2 L + k m`, the sender writes the rest |
 //! | rendezvous, cross-memory attach | `2 L + call + k a`, the sender writes the rest |
 //!
+//! Messages of plain memory go by measured times where there are some ([`super::uses`]).
+//!
 //! `m` and `a` are the times per byte of reading mapped memory and of a copy by
 //! the kernel. The fragment that makes the pipeline cheapest is `sqrt(n o / c)`.
 //! Where one side reads the other's memory, both can copy at the same time: the

@@ -379,16 +379,16 @@ impl Rules {
         }
     }
 
-    /// The same for each use of messages that was measured; for none, these.
-    pub fn by_use(self) -> impl Iterator<Item = Rules> {
-        let uses = match self.model.link.uses {
-            Some(_) => &Use::ALL[..],
-            None => &Use::ALL[..1],
-        };
-        uses.iter().map(move |in_use| Rules {
-            in_use: self.in_use.map(|_| *in_use),
+    /// These rules for each use of messages, if uses were measured; else these alone.
+    pub fn by_use(self) -> Vec<Rules> {
+        let of = |in_use| Rules {
+            in_use: Some(in_use),
             ..self
-        })
+        };
+        match self.in_use {
+            Some(_) => Use::ALL.map(of).into(),
+            None => vec![self],
+        }
     }
 
     /// What a message of plain memory was measured to take by a protocol.

@@ -53,8 +53,9 @@ pub type Times = [[f64; WAYS.len()]; Use::ALL.len()];
 pub struct Uses(pub [Times; SIZES.len()]);
 
 impl Uses {
-    /// The time of a message of `bytes` bytes, in ns: by the rates of the sizes next to it. `None`
-    /// if it is shorter than all, or the way is none of these, or not for it.
+    /// The time of a message of `bytes` bytes, in ns, interpolated between the measured sizes next
+    /// to it, and in proportion beyond the longest. `None` if it is shorter than all, or the
+    /// protocol was not measured for it.
     pub fn ns(&self, protocol: Protocol, in_use: Use, bytes: usize) -> Option<f64> {
         let way = WAYS.iter().position(|way| *way == protocol)?;
         let bytes = bytes as f64;

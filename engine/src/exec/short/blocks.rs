@@ -1,8 +1,8 @@
 //! Calls of contributions that differ, as far as they do not hang on lengths.
 //!
 //! ```text
-//! Enter   Put ...   Raise   Await ...   Take, Copy ...   messages   Leave
-//!         before            awaited     behind
+//! Enter   Put, Copy ...   Raise   Await ...   Take, Copy ...   messages   Leave
+//!         before                  awaited     behind
 //! ```
 //!
 //! Lengths may differ from call to call, so what is kept is where the steps stand; each block's place
@@ -35,12 +35,12 @@ impl ShortBlocks {
         let from = |start: usize, of: fn(&Action) -> bool| {
             start + steps[start..].iter().take_while(|step| of(step)).count()
         };
-        let puts = from(1, |step| {
+        let before = from(1, |step| {
             matches!(step, Action::Put { .. } | Action::Copy { .. })
         });
-        let (raised, after) = match steps.get(puts) {
-            Some(Action::Raise { phase }) => (Some(*phase), puts + 1),
-            _ => (None, puts),
+        let (raised, after) = match steps.get(before) {
+            Some(Action::Raise { phase }) => (Some(*phase), before + 1),
+            _ => (None, before),
         };
         let behind = from(after, |step| matches!(step, Action::Await { .. }));
         let end = from(behind, |step| {
@@ -54,7 +54,7 @@ impl ShortBlocks {
             _ => None,
         });
         (end == row).then(|| Self {
-            before: 1..puts,
+            before: 1..before,
             raised,
             awaited: awaited.collect(),
             behind: behind..row,

@@ -125,10 +125,11 @@ fn in_parts(port: &mut Port, handle: u32) -> bool {
     if !(LEAST_IN_PARTS..=IN_PARTS_BYTES).contains(&bytes) {
         return false;
     }
-    let pace = &port.peers[peer as usize].pace;
-    let how = match bytes <= WHOLE_BYTES {
-        true => Write::PLAIN,
-        false => pace.next(bytes),
+    // Messages up to there are written plainly, as where they leave whole.
+    let paced = bytes > WHOLE_BYTES;
+    let how = match paced {
+        true => port.peers[peer as usize].pace.next(bytes),
+        false => Write::PLAIN,
     };
     let view = &op.view;
     let mut took_ns = 0;
@@ -143,7 +144,7 @@ fn in_parts(port: &mut Port, handle: u32) -> bool {
         moved: bytes,
         awaits_ack: false,
     });
-    if bytes > WHOLE_BYTES {
+    if paced {
         port.peers[peer as usize].pace.wrote(how, bytes, took_ns);
     }
     true
