@@ -67,6 +67,7 @@ pub(crate) fn absurd(links: &LinkCosts, calls: Option<&CallCosts>) -> Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use osier_engine::protocol::uses::Uses;
 
     #[test]
     fn what_was_measured_under_load_is_found() {
@@ -97,6 +98,15 @@ mod tests {
                 .contains("latency_ns is 748000")
         );
         assert!(absurd(&dear, None).unwrap().contains("attach_call_ns"));
+        let mut uses = Uses(Default::default());
+        uses.0[4][1][2] = 1e5;
+        let used = |uses| LinkCosts {
+            uses: Some(uses),
+            ..good
+        };
+        assert_eq!(absurd(&used(uses), None), None);
+        uses.0[4][1][2] = 1e9;
+        assert!(absurd(&used(uses), None).unwrap().contains("used"));
         let far = CallCosts {
             error: 0.8,
             ..calls.clone()
