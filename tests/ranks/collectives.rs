@@ -495,6 +495,80 @@ fn contributions_of_different_lengths() {
     }
 }
 
+/// Roots, kinds and lengths change from call to call, and ranks come at different times: who reads
+/// is calls behind who writes, and finds what it was to find.
+#[test]
+fn calls_of_all_kinds_in_turn() {
+    for size in 2..=5 {
+        on_shm(size, |comm| {
+            let (rank, size) = (comm.rank(), comm.size());
+            // The same on all ranks, but for when they come.
+            let (mut all, mut own) = (Random::new(77 + size as u64), Random::new(rank as u64 + 1));
+            for round in 0..600 {
+                let root = all.below(size);
+                let n = [0, 1, 4, 60, 500, 3000, 20_000][all.below(7)];
+                let kind = all.below(8);
+                let value = |of: usize, at: usize| (round + 10 * of + at % 7) as u64;
+                let vector = |of: usize| -> Vec<u64> { (0..n).map(|at| value(of, at)).collect() };
+                let parts =
+                    |of: usize| -> Vec<u64> { (0..size).flat_map(|_| vector(of)).collect() };
+                let sum: Vec<u64> = (0..n)
+                    .map(|at| (0..size).map(|of| value(of, at)).sum())
+                    .collect();
+                let each: Vec<u64> = (0..size).flat_map(vector).collect();
+                for _ in 0..own.below(4) * own.below(3000) {
+                    std::hint::spin_loop();
+                }
+                let is_root = rank == root;
+                let there = |right: &[u64]| if is_root { right.to_vec() } else { Vec::new() };
+                let mine = vector(rank);
+                let mut one = vec![0; n];
+                let mut of_all = vec![0; if is_root || kind > 4 { n * size } else { 0 }];
+                let (got, right) = match kind {
+                    0 | 1 => {
+                        let right = vector(root);
+                        if is_root {
+                            one.clone_from(&right);
+                        }
+                        comm.bcast(&mut one, root).expect("bcast");
+                        (one, right)
+                    }
+                    2 => {
+                        one.truncate(if is_root { n } else { 0 });
+                        comm.reduce(&mine, &mut one, root, Op::Sum).expect("reduce");
+                        (one, there(&sum))
+                    }
+                    3 => {
+                        comm.gather(&mine, &mut of_all, root).expect("gather");
+                        (of_all, there(&each))
+                    }
+                    4 => {
+                        let from = there(&parts(root));
+                        comm.scatter(&from, &mut one, root).expect("scatter");
+                        (one, vector(root))
+                    }
+                    5 => {
+                        comm.alltoall(&parts(rank), &mut of_all).expect("alltoall");
+                        (of_all, each)
+                    }
+                    6 => {
+                        comm.allgather(&mine, &mut of_all).expect("allgather");
+                        (of_all, each)
+                    }
+                    _ => {
+                        comm.allreduce(&mine, &mut one, Op::Sum).expect("allreduce");
+                        (one, sum)
+                    }
+                };
+                assert!(
+                    got == right,
+                    "call {round} of kind {kind}, {n} elements, root {root}"
+                );
+            }
+        });
+    }
+}
+
 #[test]
 fn collectives_in_flight_at_once_give_their_results() {
     for size in 1..=5usize {

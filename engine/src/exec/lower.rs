@@ -220,6 +220,7 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         changes_hands: part.scratch.iter().any(|s| s.changes_hands),
         one_reader: part.scratch.iter().any(|s| s.one_reader),
         publishes,
+        writes: writes_for_peers(part),
         ..Program::default()
     }
 }
@@ -326,8 +327,20 @@ fn with_cells(call: &Call, part: &Part) -> Program {
         one_reader: part.scratch.iter().any(|s| s.one_reader),
         cells,
         of_neighbors,
+        writes: writes_for_peers(part),
         ..Program::default()
     }
+}
+
+/// Whether a rank writes its flag or slot.
+fn writes_for_peers(part: &Part) -> bool {
+    part.steps().iter().any(|step| match *step {
+        Step::Raise { .. } => true,
+        Step::Copy { to: into, .. } | Step::Read { into, .. } | Step::Fold { into, .. } => {
+            in_slot(part, into)
+        }
+        _ => false,
+    })
 }
 
 fn reads_nobody(part: &Part) -> bool {

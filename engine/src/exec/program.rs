@@ -96,6 +96,8 @@ pub struct Sets {
     pub changes_hands: bool,
     /// Only neighbors read what a rank writes.
     pub of_neighbors: bool,
+    /// This rank writes its flag or slot. This alone is the rank's own.
+    pub writes: bool,
 }
 
 /// Steps of one rank.
@@ -130,6 +132,8 @@ pub struct Program {
     pub cells: u32,
     /// Its flags and slots are for the neighbors of its rank alone.
     pub of_neighbors: bool,
+    /// It writes its rank's flag or slot.
+    pub writes: bool,
 }
 
 impl Program {
@@ -161,6 +165,7 @@ impl Program {
             segments: self.graph.segments(),
             changes_hands: self.changes_hands,
             of_neighbors: self.of_neighbors,
+            writes: self.writes,
         }
     }
 

@@ -230,7 +230,6 @@ fn place(desk: &Desk<'_>, operand: Operand) -> Option<(Place, u32)> {
 }
 
 /// Short calls that are kept.
-#[derive(Default)]
 pub struct ShortCalls {
     kept: [Kept; KEPT],
     /// Of contributions that differ: one for each operation and root.
@@ -244,22 +243,32 @@ type Blocks = (Operation, u32);
 const KEPT_BLOCKS: usize = 16;
 
 /// Places for them,
-const KEPT: usize = 32;
+const KEPT: usize = 128;
 /// in sets of this number: calls that a program makes in turn do not drive each other out.
 const WAYS: usize = 4;
 
 #[derive(Default)]
 struct Kept {
     call: Option<Box<ShortCall>>,
-    /// The last call that was looked up here and not found: it is worked out the second time.
+    /// One of the last calls that were looked up in this set and not found: it is worked out the
+    /// second time.
     missed: Option<Depends>,
+}
+
+impl Default for ShortCalls {
+    fn default() -> Self {
+        Self {
+            kept: std::array::from_fn(|_| Kept::default()),
+            blocks: Vec::new(),
+        }
+    }
 }
 
 impl ShortCalls {
     #[inline]
     fn at(of: &Depends) -> usize {
         let mixed = (of.call ^ (of.bytes as u64) << 24).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 59) as usize % KEPT
+        (mixed >> 48) as usize % KEPT
     }
 
     /// Takes one out, while it is used.
@@ -282,8 +291,13 @@ impl ShortCalls {
 
     /// Whether a call is to be worked out: not what comes only once.
     pub fn is_wanted(&mut self, of: &Depends) -> bool {
-        let kept = &mut self.kept[Self::at(of)];
-        kept.missed.replace(*of) == Some(*of)
+        let set = Self::at(of) / WAYS * WAYS;
+        let set = &mut self.kept[set..set + WAYS];
+        let mut last = Some(*of);
+        set.iter_mut().any(|kept| {
+            std::mem::swap(&mut kept.missed, &mut last);
+            last == Some(*of)
+        })
     }
 
     /// Takes out the call of contributions that differ, while it is used.
@@ -445,6 +459,15 @@ mod tests {
         kept.keep(call);
         kept.clear();
         assert!(kept.take(&of).is_none());
+    }
+
+    /// As where roots take turns.
+    #[test]
+    fn calls_that_are_made_in_turn_are_worked_out() {
+        let mut kept = ShortCalls::default();
+        let of = |root| Depends::of((Operation::Bcast, root), 8, None);
+        assert!((0..16).all(|root| !kept.is_wanted(&of(root))));
+        assert!((0..16).all(|root| kept.is_wanted(&of(root))));
     }
 
     /// Calls of one place are kept beside each other, as many as it has ways.

@@ -2,11 +2,13 @@
 //!
 //! # Invariants
 //! 1. Calls are listed in the order in which the program makes them, on all ranks, from then
-//!    until they end. Segment s of a call uses set (call + s) mod 2; it enters when all ranks,
-//!    this one too, are done with what used the set before: so nobody reads flag and slot
-//!    when they are written again. Where both are calls of neighbors, ranks write their own pages
-//!    and slots alone, which the ranks read that they send to, so it enters when those are done;
-//!    and those were, of all that was before, when the call before entered.
+//!    until they end. Segment s of a call uses set (call + s) mod 2, and enters when this rank is
+//!    done with the call that used the set before. A rank that writes for its peers enters when
+//!    they, too, are done with the last call in which its flag or slot was written: so nobody
+//!    reads them when they are written again. That may be some calls back, where others were
+//!    roots; in calls whose slots change hands all ranks write all slots. A rank that writes
+//!    nothing waits for nobody. Where the last write was for neighbors, and this one is, those
+//!    are asked that the rank sends to: of what was before, all were done when that one entered.
 //! 2. Below the lowest call that is listed, or behind the last, all are over, which peers are
 //!    told when one ends, and when a segment of the lowest does.
 //!    A persistent call has a list and sets of its own, where the calls are its starts: their
@@ -39,7 +41,9 @@ pub struct SegmentCalls {
     /// In flight.
     begun: Vec<Begun>,
     /// The last that was made, by the sets that it uses.
-    last: [Option<Last>; 2],
+    last: [Option<u32>; 2],
+    /// The last that wrote this rank's flag or slot of each set.
+    written: [Option<Written>; 2],
     /// The next turn of each set.
     turns: [u16; 2],
     /// How far each peer is known to be.
@@ -50,10 +54,11 @@ pub struct SegmentCalls {
     untold: bool,
 }
 
-/// The last call that uses a set.
+/// A call that wrote a flag or slot of this rank.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct Written {
     call: u32,
+    /// Only neighbors read it.
     of_neighbors: bool,
 }
 
@@ -61,18 +66,22 @@ struct Last {
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     call: u32,
-    /// What used the sets before.
-    before: [Option<Last>; 2],
-    /// The turn of its first use of each.
-    turns: [u16; 2],
-    /// Whether slots change hands.
-    changes_hands: bool,
-    /// Whether only neighbors read what this rank writes.
-    of_neighbors: bool,
+    /// As they were before it.
+    before: Before,
+    sets: Sets,
     /// Segments that are over.
     over: u16,
     /// Peers read memory of the program's in its place.
     lent: bool,
+}
+
+/// What used the sets of a rank before a call.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    last: [Option<u32>; 2],
+    written: [Option<Written>; 2],
+    /// The turn of the call's first use of each.
+    turns: [u16; 2],
 }
 
 /// Who reads what a rank writes in a call.
@@ -124,7 +133,7 @@ impl SegmentCalls {
     /// How far all is over here, after this call has ended.
     #[inline]
     fn over(&self, call: u32) -> Done {
-        let last = self.last.into_iter().flatten().map(|last| last.call);
+        let last = self.last.into_iter().flatten();
         let last = last.fold(
             call,
             |last, other| if below(last, other) { other } else { last },
@@ -152,10 +161,43 @@ impl SegmentCalls {
     /// Whose turn it is to write which slot.
     #[inline]
     fn turn(&self, at: At) -> u16 {
-        let begun = self.find(at.call).filter(|begun| begun.changes_hands);
+        let begun = self.find(at.call).filter(|begun| begun.sets.changes_hands);
         begun.map_or(0, |begun| {
-            begun.turns[set_of(at)].wrapping_add(at.segment / 2)
+            begun.before.turns[set_of(at)].wrapping_add(at.segment / 2)
         })
+    }
+
+    /// Counts a use of a set by a call, the first of it there.
+    #[inline(always)]
+    fn uses(&mut self, set: usize, call: u32, sets: Sets) {
+        self.last[set] = Some(call);
+        if sets.writes || sets.changes_hands {
+            let of_neighbors = sets.of_neighbors;
+            self.written[set] = Some(Written { call, of_neighbors });
+        }
+    }
+
+    #[inline(always)]
+    fn before(&self) -> Before {
+        Before {
+            last: self.last,
+            written: self.written,
+            turns: self.turns,
+        }
+    }
+
+    /// The last call for which a rank waits that begins one: for whom of those that read.
+    #[inline(always)]
+    fn awaited(before: &Before, set: usize, sets: Sets) -> Option<(u32, Readers)> {
+        if sets.changes_hands {
+            return before.last[set].map(|call| (call, Readers::All));
+        }
+        let written = before.written[set].filter(|_| sets.writes)?;
+        let readers = match sets.of_neighbors && written.of_neighbors {
+            true => Readers::Neighbors,
+            false => Readers::All,
+        };
+        Some((written.call, readers))
     }
 }
 
@@ -170,30 +212,23 @@ impl Lane {
     /// The same in any segment.
     #[inline]
     pub fn begins_at(&mut self, At { of, call, .. }: At, sets: Sets) {
-        let Sets {
-            segments,
-            changes_hands,
-            of_neighbors,
-        } = sets;
         let calls = self.port.calls_in(of);
         let begun = Begun {
             call,
-            before: calls.last,
-            turns: calls.turns,
-            changes_hands,
-            of_neighbors,
+            before: calls.before(),
+            sets,
             over: 0,
             lent: false,
         };
-        for at in 0..segments.min(2) as u16 {
+        for at in 0..sets.segments.min(2) as u16 {
             let set = set_of(At {
                 of,
                 call,
                 segment: at,
             });
-            calls.last[set] = Some(Last { call, of_neighbors });
-            if changes_hands {
-                let uses = (segments - u32::from(at)).div_ceil(2);
+            calls.uses(set, call, sets);
+            if sets.changes_hands {
+                let uses = (sets.segments - u32::from(at)).div_ceil(2);
                 calls.turns[set] = calls.turns[set].wrapping_add(uses as u16);
             }
         }
@@ -281,21 +316,20 @@ impl Lane {
         let Some(begun) = calls.find(at.call) else {
             return Ok(None);
         };
-        let before = match at.segment.checked_sub(2) {
-            Some(segment) => Some((at.call, segment, Readers::All)),
-            None => begun.before[set_of(at)].map(|last| {
-                let readers = match begun.of_neighbors && last.of_neighbors {
-                    true => Readers::Neighbors,
-                    false => Readers::All,
-                };
-                (last.call, u16::MAX, readers)
-            }),
-        };
-        match before {
-            // This rank itself may still read slots, of which it would write one.
-            Some((call, ..)) if call != at.call && calls.find(call).is_some() => {
-                Ok(Some(self.port.own))
+        let (set, sets) = (set_of(at), begun.sets);
+        let awaited = match at.segment.checked_sub(2) {
+            Some(segment) if sets.writes => Some((at.call, segment, Readers::All)),
+            Some(_) => None,
+            None => {
+                // This rank itself may still read slots, of which it would write one.
+                if begun.before.last[set].is_some_and(|call| calls.find(call).is_some()) {
+                    return Ok(Some(self.port.own));
+                }
+                let awaited = SegmentCalls::awaited(&begun.before, set, sets);
+                awaited.map(|(call, readers)| (call, u16::MAX, readers))
             }
+        };
+        match awaited {
             Some((call, segment, readers)) => {
                 let of = at.of;
                 self.not_past(At { of, call, segment }, readers)
@@ -455,7 +489,7 @@ impl Segment for Lane {
         let said = Said {
             bytes,
             done: calls.over(at.call).call,
-            turn: begun.map_or(0, |begun| begun.turns[set_of(at)]),
+            turn: begun.map_or(0, |begun| begun.before.turns[set_of(at)]),
         };
         let raised = Raised {
             call: at.call,
@@ -499,7 +533,7 @@ impl Segment for Lane {
         // It is not there, and this call does not wait for it.
         let own = self.port.own;
         let calls = self.port.calls_in(at.of);
-        let hear: Vec<u32> = match calls.find(at.call).is_some_and(|b| b.of_neighbors) {
+        let hear: Vec<u32> = match calls.find(at.call).is_some_and(|b| b.sets.of_neighbors) {
             true => self.port.sends_to.to_vec(),
             false => (0..self.port.peers.len() as u32).collect(),
         };
@@ -559,7 +593,7 @@ impl Segment for Lane {
             });
         }
         let begun = calls.find(at.call);
-        let other = begun.is_some_and(|b| b.changes_hands && b.turns[set] != said.turn);
+        let other = begun.is_some_and(|b| b.sets.changes_hands && b.before.turns[set] != said.turn);
         if other {
             self.turns_anew(at.of);
             let told = format!(

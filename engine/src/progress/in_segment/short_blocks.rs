@@ -4,7 +4,7 @@
 //! and whatever is unusual is left to the steps of the program.
 
 use super::short_calls::{Alike, InFlight, Short, raise};
-use super::{Known, Lane, Readers};
+use super::{Known, Lane, Readers, SegmentCalls};
 use crate::exec::cells;
 use crate::exec::in_segment::Places;
 use crate::exec::in_segment::{At, IN_ORDER, Taken, copy_short};
@@ -30,19 +30,15 @@ impl Lane {
     ) -> Short {
         let number = self.executor.next_number();
         let set = (number & 1) as usize;
-        let of_neighbors = short.program.of_neighbors;
+        let sets = short.program.sets();
         let calls = &self.port.in_segment;
         let alone = calls.begun.is_empty() && calls.lent.is_empty() && !calls.untold;
         if !alone || calls.peers.len() != self.port.peers.len() {
             return Short::NotBegun;
         }
-        if let Some(before) = calls.last[set] {
-            let readers = match of_neighbors && before.of_neighbors {
-                true => Readers::Neighbors,
-                false => Readers::All,
-            };
+        if let Some((before, readers)) = SegmentCalls::awaited(&calls.before(), set, sets) {
             let mut looks = 0;
-            while let Some(peer) = self.not_past_last(before.call, readers) {
+            while let Some(peer) = self.not_past_last(before, readers) {
                 looks += 1;
                 if !wait(self, peer, looks) {
                     return Short::NotBegun;
@@ -84,11 +80,11 @@ impl Lane {
             raise(NOTHING, flags, phase, collective);
             self.port.links.wake_members();
         }
-        let (numbers, before) = self.counted(number, set, of_neighbors);
+        let (numbers, before) = self.counted(number, set, sets);
         let come = self.await_flags((NOTHING, flags), &short.awaited, wait);
         let taken = short.behind.start - short.awaited.len() + come;
         if come < short.awaited.len() {
-            return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
+            return self.left_to_steps(sets, before, (numbers, taken));
         }
         for (taken, step) in (taken..).zip(&short.program.actions[short.behind.clone()]) {
             let done = match *step {
@@ -101,7 +97,7 @@ impl Lane {
             };
             if !done {
                 // It takes the step again.
-                return self.left_to_steps((false, of_neighbors), before, (numbers, taken));
+                return self.left_to_steps(sets, before, (numbers, taken));
             }
         }
         if let Some(collective) = self.port.links.opened_collective() {

@@ -8,9 +8,10 @@
 //!    `short`), of this rank's slot, or of a slot of a peer whose flag was seen (invariants 1
 //!    to 3 of the segment).
 
-use super::{Begun, FAILED, Known, Lane, Last, Readers, SegmentCalls, below};
+use super::{Before, Begun, FAILED, Known, Lane, Readers, SegmentCalls, below};
 use crate::exec::in_segment::{At, IN_ORDER, LEAST_TAKEN, copy_short};
 use crate::exec::inline::Room;
+use crate::exec::program::Sets;
 use crate::exec::short::{Awaited, Memory, Move, Place, ShortCall};
 #[cfg(debug_assertions)]
 use crate::progress::steps::{self, Phase};
@@ -99,9 +100,10 @@ impl Lane {
         if !alone || calls.peers.len() != self.port.peers.len() {
             return Short::NotBegun;
         }
-        if let Some(before) = calls.last[set] {
+        let sets = short.program.sets();
+        if let Some((before, _)) = SegmentCalls::awaited(&calls.before(), set, sets) {
             let mut looks = 0;
-            while let Some(peer) = self.not_past_before(before.call) {
+            while let Some(peer) = self.not_past_before(before) {
                 looks += 1;
                 if !wait(self, peer, looks) {
                     return Short::NotBegun;
@@ -134,21 +136,21 @@ impl Lane {
             raise(Alike::of(short), at, phase, collective);
             self.port.links.wake_members();
         }
-        let (numbers, before) = self.counted(number, set, false);
+        let (numbers, before) = self.counted(number, set, sets);
         if short.changes_hands {
             self.port.in_segment.turns[set] = turn.wrapping_add(1);
         }
         let come = self.await_flags((Alike::of(short), at), &short.awaited, wait);
         let taken = short.first_awaited() + come;
         if come < short.awaited.len() {
-            return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
+            return self.left_to_steps(sets, before, (numbers, taken));
         }
         let Some(collective) = self.port.links.opened_collective() else {
-            return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
+            return self.left_to_steps(sets, before, (numbers, taken));
         };
         for (taken, step) in (taken..).zip(&*short.behind) {
             if !take(step, short, at, collective, room) {
-                return self.left_to_steps((short.changes_hands, false), before, (numbers, taken));
+                return self.left_to_steps(sets, before, (numbers, taken));
             }
         }
         collective.set_done(Done {
@@ -159,19 +161,14 @@ impl Lane {
         Short::Done
     }
 
-    /// Counts a call, once its peers have what they need; its numbers, and the last calls and
-    /// turns of the sets before.
+    /// Counts a call, once its peers have what they need; its numbers, and what used the sets
+    /// before.
     #[inline(always)]
-    pub(super) fn counted(
-        &mut self,
-        call: u32,
-        set: usize,
-        of_neighbors: bool,
-    ) -> (Numbers, ([Option<Last>; 2], [u16; 2])) {
+    pub(super) fn counted(&mut self, call: u32, set: usize, sets: Sets) -> (Numbers, Before) {
         let tags = self.executor.next_tags();
         let calls = &mut self.port.in_segment;
-        let before = (calls.last, calls.turns);
-        calls.last[set] = Some(Last { call, of_neighbors });
+        let before = calls.before();
+        calls.uses(set, call, sets);
         (Numbers { tags, call }, before)
     }
 
@@ -200,21 +197,18 @@ impl Lane {
         awaited.len()
     }
 
-    /// Leaves a call to the steps of its program, behind what was taken of it; whether its slots
-    /// change hands, and whether it is one of neighbors.
+    /// Leaves a call to the steps of its program, behind what was taken of it.
     #[cold]
     pub(super) fn left_to_steps(
         &mut self,
-        (changes_hands, of_neighbors): (bool, bool),
-        (before, turns): ([Option<Last>; 2], [u16; 2]),
+        sets: Sets,
+        before: Before,
         (numbers, taken): (Numbers, usize),
     ) -> Short {
         self.port.in_segment.begun.push(Begun {
             call: numbers.call,
             before,
-            turns,
-            changes_hands,
-            of_neighbors,
+            sets,
             over: 0,
             lent: false,
         });
