@@ -238,6 +238,7 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
         copy: 0.05.into(),
         eager_bytes: 8192.0,
         executor: Executor::default(),
+        shared_cores: None,
         error: 0.0,
         aside: None,
         joined: None,

@@ -55,8 +55,8 @@ pub use call::{Association, Call, Expected, Operation};
 pub use check::{Fault, Report, check, check_parts};
 pub use choose::{Candidate, Choice, Envelope, Range, candidates, choose};
 pub use cost::{
-    Aside, Curve, Executor, Link, Machine, Model, OneKernel, Piecewise, Point, Segment, Sizes,
-    Time, simulate, simulate_parts, split_binary_ns, tree_ns,
+    Aside, Curve, Executor, Link, Machine, Model, OneKernel, Piecewise, Point, Segment,
+    SharedCores, Sizes, Time, simulate, simulate_parts, split_binary_ns, tree_ns,
 };
 pub use device_links::{DeviceLink, DeviceLinks, Joined};
 pub use group::{Group, Permutation};

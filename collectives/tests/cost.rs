@@ -65,7 +65,6 @@ fn flags_and_reads_cost_by_distance() {
             flag_ns: 20.0,
             step_ns: 0.0,
             switch_ns: 0.0,
-            ranks_per_core: 0,
             write: 0.0.into(),
             read: 0.5.into(),
             apart,
@@ -165,6 +164,54 @@ fn overheads_and_gaps_are_where_they_belong() {
         time(Operation::Barrier, Algorithm::Dissemination, 0),
         1400.0
     ));
+}
+
+/// Of ranks that share a core one works at a time; how they are dealt to cores decides what may
+/// overlap.
+#[test]
+fn ranks_that_share_cores_work_one_at_a_time() {
+    let link = Link {
+        latency_ns: 0.0,
+        overhead_ns: 100.0,
+        gap_ns: 0.0,
+        per_byte_ns: 0.0,
+        work_per_byte_ns: 0.0,
+        shared_per_byte_ns: 0.0,
+    };
+    let mut machine = Machine::flat(4, link);
+    machine.eager_bytes = 1e9;
+    assert!(machine.dealt_otherwise().is_none());
+    let time = |machine: &Machine, algorithm| {
+        let plan = Plan::new(Call::new(Operation::Bcast, 4), algorithm, 1).expect("suitable");
+        let time = simulate(&plan, &Sizes::Equal(8), machine, Model::LogGp);
+        time.expect("a plan that ends").last_ns
+    };
+    let mut shared = |ranks_per_core| {
+        machine.shared_cores = Some(SharedCores {
+            ranks_per_core,
+            in_blocks: false,
+        });
+        machine.clone()
+    };
+    // Three sends and a receive; a chain is three of each, one behind the other.
+    assert!(close(time(&shared(1), Algorithm::Linear), 400.0));
+    assert!(close(time(&shared(1), Algorithm::Chain), 600.0));
+    // All work, on one core.
+    assert!(close(time(&shared(4), Algorithm::Linear), 600.0));
+    // Rank 2 receives when rank 0, on its core, has sent all.
+    let in_turn = shared(2);
+    assert!(close(time(&in_turn, Algorithm::Linear), 400.0));
+    let in_blocks = in_turn.dealt_otherwise().expect("they share cores");
+    // And so does rank 1.
+    assert!(close(time(&in_blocks, Algorithm::Linear), 400.0));
+    // Nothing of a chain overlaps.
+    let chains = [&in_turn, &in_blocks].map(|machine| time(machine, Algorithm::Chain));
+    assert!(
+        chains.iter().all(|chain| close(*chain, 600.0)),
+        "{chains:?}"
+    );
+    let trees = [&in_turn, &in_blocks].map(|machine| time(machine, Algorithm::Binomial));
+    assert!(trees[0] != trees[1], "{trees:?}");
 }
 
 /// Both ends copy; what is no row of whole vectors costs a run, and a step each time.

@@ -75,6 +75,8 @@ pub(crate) struct Described {
 struct State {
     table: CallCosts,
     machine: Machine,
+    /// The same where other ranks share a core.
+    otherwise: Option<Machine>,
     /// The same where buffers lie on devices, if the costs are known.
     devices: Option<Machine>,
 }
@@ -101,6 +103,7 @@ impl Described {
             machine.segment.is_some().hash(&mut hasher);
             State {
                 table,
+                otherwise: machine.dealt_otherwise(),
                 machine,
                 devices,
             }
@@ -126,9 +129,11 @@ impl Described {
             .collect()
     }
 
-    /// The machine for buffers of the host, by state.
+    /// The machine for buffers of the host, by state, and then as ranks may share cores besides.
     pub(crate) fn machines(&self) -> Vec<&Machine> {
-        self.states.iter().map(|state| &state.machine).collect()
+        let first = self.states.iter().map(|state| &state.machine);
+        let otherwise = self.states.iter().filter_map(|s| s.otherwise.as_ref());
+        first.chain(otherwise).collect()
     }
 
     /// The same for buffers on devices, where their costs are known: empty if in no state.

@@ -156,6 +156,7 @@ pub(crate) fn measure(
         error: 0.0,
         devices: None,
         segment: None,
+        ranks_per_core: 0,
     };
     comm.barrier()?;
     // All at the same time, as ranks do in a collective.

@@ -107,7 +107,6 @@ impl SegmentTimes {
             flag_ns: round(flag),
             step_ns: round(step),
             switch_ns: 0.0,
-            ranks_per_core: 0,
             write,
             read,
         }

@@ -13,7 +13,9 @@
 //!    than a shorter one ([`CallCosts::checked`]).
 
 use crate::model::{DeviceCalls, Gpu, Part};
-use osier_collectives::{Curve, Executor, Machine, Piecewise, Point, Segment, Topology};
+use osier_collectives::{
+    Curve, Executor, Machine, Piecewise, Point, Segment, SharedCores, Topology,
+};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
@@ -96,6 +98,9 @@ pub struct CallCosts {
     /// Flags and slots in the memory that the ranks of a host share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<SegmentCosts>,
+    /// Ranks that share a core, which [`CallCosts::shared_by`] tells; 0 where none do.
+    #[serde(skip)]
+    pub ranks_per_core: u32,
 }
 
 /// What calls cost whose flags lie in a segment that their ranks share.
@@ -110,9 +115,6 @@ pub struct SegmentCosts {
     /// do, which [`CallCosts::shared_by`] tells.
     #[serde(skip)]
     pub switch_ns: f64,
-    /// How many ranks that are.
-    #[serde(skip)]
-    pub ranks_per_core: u32,
     /// Copies into a slot that peers have read.
     pub write: Vec<WorkCost>,
     /// Copies out of a peer's slot.
@@ -134,7 +136,6 @@ impl SegmentCosts {
             flag_ns: links.latency_ns / 2.0,
             step_ns: unknown_step(),
             switch_ns: 0.0,
-            ranks_per_core: 0,
             write: line(10.0, 2.0 * links.copy_ns_per_byte),
             read: line(10.0, links.copy_ns_per_byte),
         }
@@ -171,7 +172,6 @@ impl SegmentCosts {
             flag_ns: self.flag_ns,
             step_ns: self.step_ns,
             switch_ns: self.switch_ns,
-            ranks_per_core: self.ranks_per_core,
             write: line(&self.write),
             read: line(&self.read),
             // Slots are quicker, and need no permission.
@@ -256,6 +256,7 @@ impl CallCosts {
             error: unknown_error(),
             devices: None,
             segment: Some(SegmentCosts::estimated(links)),
+            ranks_per_core: 0,
         }
     }
 
@@ -355,43 +356,26 @@ impl CallCosts {
         })
     }
 
-    /// The same where each core is shared by this number of ranks: work on one core is
-    /// serialized, and a rank that waits leaves the core to all others, once for each phase of a
-    /// segment, and more often for a message.
+    /// The same where each core is shared by this number of ranks: one of them works at a time,
+    /// and a rank that waits leaves the core to all others, once for each phase of a segment, and
+    /// more often for a message.
     pub fn shared_by(&self, ranks_per_core: u32) -> CallCosts {
         let mut table = self.clone();
         if ranks_per_core <= 1 {
             return table;
         }
-        let times = f64::from(ranks_per_core);
-        let switches = (times - 1.0) * SWITCH_NS;
+        let switches = f64::from(ranks_per_core - 1) * SWITCH_NS;
         for m in table
             .classes
             .iter_mut()
             .flat_map(|c| c.messages.iter_mut().chain(&mut c.kept))
         {
-            m.one_way_ns = m.one_way_ns * times + MESSAGE_TURNS * switches;
-            m.busy_ns *= times;
-        }
-        for work in table.copy.iter_mut().chain(&mut table.combine) {
-            work.ns *= times;
-        }
-        for ns in [&mut table.row_ns, &mut table.run_ns, &mut table.step_ns] {
-            *ns *= times;
+            m.one_way_ns += MESSAGE_TURNS * switches;
         }
         if let Some(segment) = &mut table.segment {
-            segment.flag_ns *= times;
-            segment.step_ns *= times;
             segment.switch_ns = switches;
-            segment.ranks_per_core = ranks_per_core;
-            for work in segment.write.iter_mut().chain(&mut segment.read) {
-                work.ns *= times;
-            }
         }
-        for flags in table.classes.iter_mut().filter_map(|c| c.flags.as_mut()) {
-            flags.flag_ns *= times;
-            flags.read.iter_mut().for_each(|work| work.ns *= times);
-        }
+        table.ranks_per_core = ranks_per_core;
         table
     }
 
@@ -431,6 +415,10 @@ impl CallCosts {
                 run_ns: self.run_ns,
                 step_ns: self.step_ns,
             },
+            shared_cores: (self.ranks_per_core > 1).then_some(SharedCores {
+                ranks_per_core: self.ranks_per_core,
+                in_blocks: false,
+            }),
             error: self.error,
             aside: None,
             joined: None,
@@ -706,9 +694,8 @@ mod tests {
         let at = |table: &CallCosts| table.classes[0].messages[0];
         let (alone, both) = (at(&table), at(&shared));
         let turns = 2.0 * MESSAGE_TURNS * SWITCH_NS;
-        assert!((both.one_way_ns - 3.0 * alone.one_way_ns - turns).abs() < 1e-6);
-        assert!((both.busy_ns - 3.0 * alone.busy_ns).abs() < 1e-6);
-        assert!((shared.copy[1].ns - 3.0 * table.copy[1].ns).abs() < 1e-6);
+        assert!((both.one_way_ns - alone.one_way_ns - turns).abs() < 1e-6);
+        assert_eq!(both.busy_ns, alone.busy_ns);
         let away = |table: &CallCosts| table.segment.as_ref().map(|s| s.switch_ns);
         assert_eq!(away(&table), Some(0.0));
         assert_eq!(away(&shared), Some(2.0 * SWITCH_NS));

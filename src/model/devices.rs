@@ -208,6 +208,7 @@ impl CallCosts {
                 row_bytes: -1.0,
                 ..host.executor
             },
+            shared_cores: host.shared_cores,
             error: host.error,
             aside: Some(Arc::new(Aside {
                 host: host.clone(),

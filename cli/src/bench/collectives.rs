@@ -388,7 +388,7 @@ impl<'a> Table<'a> {
         told: &[String],
     ) -> Table<'a> {
         let crowded = match crowded {
-            true => " that share cores (the model has one for each)",
+            true => " that share cores",
             false => "",
         };
         println!(

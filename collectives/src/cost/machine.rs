@@ -95,6 +95,8 @@ pub struct Machine {
     pub eager_bytes: f64,
     /// What carries plans out.
     pub executor: Executor,
+    /// Ranks that share cores, on each of which one works at a time.
+    pub shared_cores: Option<SharedCores>,
     /// What predictions by these numbers were off by, at the median, as a share: what is
     /// made from the numbers must gain more.
     pub error: f64,
@@ -108,6 +110,29 @@ pub struct Machine {
     pub segment: Option<Arc<Segment>>,
 }
 
+/// Which ranks share a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedCores {
+    /// At least 1.
+    pub ranks_per_core: u32,
+    /// Ranks that follow one another share one, or else they are dealt out in turn. The system
+    /// decides, and nobody knows.
+    pub in_blocks: bool,
+}
+
+impl SharedCores {
+    /// The cores of `size` ranks, and the core of each.
+    pub(crate) fn of(self, size: usize) -> (usize, impl Fn(usize) -> usize) {
+        let each = self.ranks_per_core.max(1) as usize;
+        let cores = size.div_ceil(each);
+        let core = move |rank| match self.in_blocks {
+            true => rank / each,
+            false => rank % cores,
+        };
+        (cores, core)
+    }
+}
+
 /// What plans cost whose ranks share a segment of a host's memory. Times in ns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
@@ -118,9 +143,6 @@ pub struct Segment {
     pub step_ns: f64,
     /// For how long a rank that waits leaves its core to those that share it.
     pub switch_ns: f64,
-    /// Ranks that share a core. What all do at a time costs as many times more, which the
-    /// numbers have.
-    pub ranks_per_core: u32,
     /// Copying into a slot that peers have read, by bytes.
     pub write: Piecewise,
     /// Copying out of a peer's slot.
@@ -209,6 +231,7 @@ impl Machine {
             copy: 0.0.into(),
             eager_bytes: 0.0,
             executor: Executor::default(),
+            shared_cores: None,
             error: 0.0,
             aside: None,
             joined: None,
@@ -242,12 +265,26 @@ impl Machine {
             copy: 0.0.into(),
             eager_bytes: 0.0,
             executor: Executor::default(),
+            shared_cores: None,
             error: 0.0,
             aside: None,
             joined: None,
             one_kernel: None,
             segment: None,
         }
+    }
+
+    /// The same where ranks share the cores with others; none where they share none.
+    pub fn dealt_otherwise(&self) -> Option<Self> {
+        let shared = self.shared_cores?;
+        let in_blocks = !shared.in_blocks;
+        Some(Self {
+            shared_cores: Some(SharedCores {
+                in_blocks,
+                ..shared
+            }),
+            ..self.clone()
+        })
     }
 
     /// What messages over some distance cost, from kept buffers or others.

@@ -8,6 +8,6 @@ mod simulate;
 
 pub use curve::{Curve, Piecewise, Point};
 pub use formulas::{split_binary_ns, tree_ns};
-pub use machine::{Aside, Executor, Link, Machine, OneKernel, Segment, Sizes};
+pub use machine::{Aside, Executor, Link, Machine, OneKernel, Segment, SharedCores, Sizes};
 pub(crate) use simulate::play_ahead;
 pub use simulate::{Model, Time, simulate, simulate_parts};

@@ -13,7 +13,9 @@
 //! The numbers may differ by size. Where both ends of a message work at it at the same
 //! time, L + G m is negative: the receiver begins before the sender is done.
 //!
-//! Whoever asks first is served first. Copies and combinations occupy the processor.
+//! Whoever asks first is served first. Copies and combinations occupy the processor. Of ranks
+//! that share a core ([`SharedCores`](super::SharedCores)) one works at a time; those that wait
+//! for flags leave it to the others.
 //! Shared ways are those out of and into the parts of the machine in which both ends
 //! are not: all ranks of a node share its way out. On devices ([`Aside`](super::Aside))
 //! kernels copy and combine beside the processor, and what lies in the host's memory has
@@ -234,13 +236,13 @@ pub(crate) fn play(
             false => part.row_pieces(call),
         };
         if !direct && row.is_some_and(in_row) {
-            ways.processor[rank].free = machine.executor.row_ns;
+            ways.work(0.0, rank as u32, machine.executor.row_ns);
             let segment = (machine.segment.as_ref()).filter(|_| part.in_segment);
             if let Some(segment) = segment.filter(|_| segments > 1 || part.cut > 1) {
                 ways.step[rank] = segment.step_ns;
             }
         } else {
-            ways.processor[rank].free = machine.executor.run_ns;
+            ways.work(0.0, rank as u32, machine.executor.run_ns);
             ways.step[rank] = machine.executor.step_ns;
         }
     }
@@ -288,14 +290,6 @@ pub(crate) fn play(
                 kept,
                 aside,
             }
-        };
-        // The root has its core alone while others wait for it, but in a pipeline.
-        let waited_for = call.operation.rooted() && rank == call.root && segments == 1;
-        let alone = part.in_segment && waited_for;
-        let sharers = (machine.segment.as_ref()).map_or(1, |s| s.ranks_per_core.max(1));
-        let work_of = |ns: f64| match alone {
-            true => ns / f64::from(sharers),
-            false => ns,
         };
         // What is over, and when.
         let over = match (part.steps()[at as usize], what) {
@@ -355,7 +349,7 @@ pub(crate) fn play(
                 // Of several segments, the writer has a turn for each to find its readers done.
                 let turns = if segments > 1 { 2.0 } else { 1.0 };
                 let away = segment.map_or(0.0, |s| turns * s.switch_ns);
-                Some((instance, ways.work(now, rank, away)))
+                Some((instance, ways.away(now, rank, away)))
             }
             (Step::Raise { to, .. }, _) => {
                 let (sent, arrival) = ways.message(now, rank, to, Message::FLAG);
@@ -368,7 +362,7 @@ pub(crate) fn play(
             (Step::Copy { from, to }, _) if is_slot(part, to) => {
                 let segment = machine.segment.as_ref();
                 let work = segment.map_or(0.0, |s| s.write.of_part(bytes(from), whole));
-                Some((instance, ways.work(now, rank, work_of(work))))
+                Some((instance, ways.work(now, rank, work)))
             }
             (Step::Copy { from, to }, _) => {
                 let m = bytes(from);
@@ -387,7 +381,7 @@ pub(crate) fn play(
             (Step::Read { from, data, .. }, _) if part.in_segment => {
                 let ends = (rank, from);
                 let work = from_peer(machine, ends, data.buffer, (bytes(data), whole));
-                Some((instance, ways.work(now, rank, work_of(work))))
+                Some((instance, ways.work(now, rank, work)))
             }
             (Step::Fold { left, right, into }, _) => {
                 let m = bytes(into);
@@ -399,7 +393,7 @@ pub(crate) fn play(
                 let slot = machine.segment.as_ref().filter(|_| is_slot(part, into));
                 let written = slot.map_or(0.0, |s| s.write.of_part(m, whole));
                 let work = read + written + machine.combine.of_part(m, whole);
-                Some((instance, ways.work(now, rank, work_of(work))))
+                Some((instance, ways.work(now, rank, work)))
             }
             (Step::Read { from, data, .. }, _) => {
                 let (_, arrival) = ways.message(now, from, rank, message(data));
@@ -526,6 +520,10 @@ struct Ways<'a> {
     /// Bytes of what messages are parts of.
     whole: f64,
     processor: Vec<Way>,
+    /// By core,
+    core: Vec<Way>,
+    /// and by rank the core that it shares; empty: each rank has one of its own.
+    core_of: Vec<usize>,
     /// By rank: of each instance of a step.
     step: Vec<f64>,
     /// By rank; with the host's memory aside, then by rank and distance for messages there.
@@ -579,11 +577,20 @@ impl<'a> Ways<'a> {
             }
             ports = direct;
         }
+        let (cores, core_of) = match machine.shared_cores {
+            Some(shared) => {
+                let (cores, core) = shared.of(ranks);
+                (cores, (0..ranks).map(core).collect())
+            }
+            None => (0, Vec::new()),
+        };
         Self {
             machine,
             model,
             whole,
             processor: vec![Way::default(); ranks],
+            core: vec![Way::default(); cores],
+            core_of,
             step: vec![0.0; ranks],
             out: vec![Way::default(); ports],
             into: vec![Way::default(); ports],
@@ -599,7 +606,8 @@ impl<'a> Ways<'a> {
 
     /// For how long the busiest was used.
     fn most_used(&self) -> f64 {
-        let all = self.processor.iter().chain(&self.out).chain(&self.into);
+        let all = self.processor.iter().chain(&self.core);
+        let all = all.chain(&self.out).chain(&self.into);
         let all = all.chain(&self.device).chain(self.shared.iter().flatten());
         all.map(|way| way.used).fold(0.0, f64::max)
     }
@@ -614,10 +622,25 @@ impl<'a> Ways<'a> {
         pairs.position(|(a, b)| a == b).unwrap_or(self.depth)
     }
 
-    /// Occupies a rank's processor; when it is over.
+    /// Occupies a rank and its core; when it is over.
     fn work(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
+        let ns = ns + self.step[rank as usize];
         let way = &mut self.processor[rank as usize];
-        way.take(way.free.max(now), ns + self.step[rank as usize]);
+        let mut start = way.free.max(now);
+        if let Some(core) = self.core_of.get(rank as usize) {
+            let core = &mut self.core[*core];
+            start = start.max(core.free);
+            core.take(start, ns);
+        }
+        way.take(start, ns);
+        way.free
+    }
+
+    /// Occupies a rank that leaves its core to others; when it is back.
+    fn away(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
+        let left = self.work(now, rank, 0.0);
+        let way = &mut self.processor[rank as usize];
+        way.take(left, ns);
         way.free
     }
 

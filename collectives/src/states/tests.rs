@@ -78,7 +78,6 @@ impl State {
             flag_ns: self.line_ns,
             step_ns: 20.0,
             switch_ns: 0.0,
-            ranks_per_core: 0,
             write: slots(1.0),
             read: slots(1.5),
             apart: Vec::new(),
