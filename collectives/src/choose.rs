@@ -407,7 +407,7 @@ pub(crate) fn choose_within(
     }
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
     distrust(&mut ranking, machine.error, &mut left_out);
-    prefer_flags(&mut ranking);
+    prefer_flags(&mut ranking, machine);
     for plan in unplayed {
         let bound = at_least(&plan, sizes, machine);
         let reason = match ranking.first() {

@@ -102,7 +102,7 @@ pub fn choose_for_all(
     let mut ranking = table.ranking();
     let error = states.iter().map(|m| m.error).fold(0.0, f64::max);
     distrust(&mut ranking, error, &mut left_out);
-    prefer_flags(&mut ranking);
+    prefer_flags(&mut ranking, states[0]);
     if ranking.is_empty() {
         let name = call.operation.name();
         return Err(Unsuitable(format!(
@@ -411,8 +411,9 @@ const GAIN_OF_MESSAGES: f64 = 0.2;
 /// Messages take longer than predicted where they come before their receive, or one after the
 /// other without an answer: 1.0 to 7 times as long between two ranks, measured calls in a row,
 /// where plans with flags took 0.7 to 1.3 times as long. On neighborhoods they always go before:
-/// ranks know too little of others to choose.
-pub(crate) fn prefer_flags(ranking: &mut [Candidate]) {
+/// ranks know too little of others to choose. Not so those of several segments where ranks share
+/// cores: each of the segments waits for all ranks of a core.
+pub(crate) fn prefer_flags(ranking: &mut [Candidate], machine: &Machine) {
     let Some(best) = ranking.first() else {
         return;
     };
@@ -420,7 +421,8 @@ pub(crate) fn prefer_flags(ranking: &mut [Candidate]) {
         true => f64::INFINITY,
         false => best.regret / (1.0 - GAIN_OF_MESSAGES),
     };
-    let flags = |c: &Candidate| c.plan.algorithm().in_segment() && c.regret <= limit;
+    let many = |c: &Candidate| machine.shared_cores.is_some() && c.plan.segments() > 1;
+    let flags = |c: &Candidate| c.plan.algorithm().in_segment() && c.regret <= limit && !many(c);
     if let Some(at) = ranking.iter().position(flags) {
         ranking[..=at].rotate_right(1);
     }

@@ -166,6 +166,58 @@ fn overheads_and_gaps_are_where_they_belong() {
     ));
 }
 
+/// Two segments of a call are under way at most: the writer of the next waits for the readers of
+/// the last but one, whose slot it uses.
+#[test]
+fn segments_wait_for_the_readers_of_their_set() {
+    const FLAG_NS: f64 = 10_000.0;
+    let mut machine = Machine::flat(2, Link::hockney(1e6, 1.0));
+    machine.segment = Some(Arc::new(Segment {
+        flag_ns: FLAG_NS,
+        step_ns: 0.0,
+        switch_ns: 0.0,
+        write: 0.01.into(),
+        read: 0.01.into(),
+        apart: Vec::new(),
+        attach: None,
+        slot_bytes: 1 << 20,
+    }));
+    let time = |segments: u32| {
+        let call = Call::new(Operation::Bcast, 2);
+        let plan = Plan::new(call, Algorithm::OnePhase, segments).expect("suitable");
+        let sizes = Sizes::Equal(u64::from(segments) << 10);
+        let time = simulate(&plan, &sizes, &machine, Model::LogGp);
+        time.expect("a plan that ends").last_ns / FLAG_NS
+    };
+    for (segments, flags) in [(1, 1.0), (2, 1.0), (3, 3.0), (4, 3.0), (8, 7.0)] {
+        let flags_taken = time(segments);
+        assert!(
+            (flags..flags + 0.5).contains(&flags_taken),
+            "{segments}: {flags_taken}"
+        );
+    }
+}
+
+/// Where a plan touches more memory than copies of its length do, they cost what longer ones do.
+#[test]
+fn plans_that_touch_much_memory_cost_what_it_does() {
+    const MIB: f64 = (1 << 20) as f64;
+    let time = |operation, beyond_ns: f64| {
+        let mut machine = Machine::flat(2, Link::hockney(1e3, 0.0));
+        machine.copy = Piecewise::through(&[(0.0, 0.0), (MIB, 1e5), (2.0 * MIB, beyond_ns)]);
+        let plan = Plan::new(Call::new(operation, 2), Algorithm::Linear, 1).expect("suitable");
+        let time = simulate(&plan, &Sizes::Equal(1 << 20), &machine, Model::LogGp);
+        time.expect("a plan that ends").last_ns
+    };
+    // One vector for each rank.
+    assert!(close(
+        time(Operation::Bcast, 2e5),
+        time(Operation::Bcast, 1e6)
+    ));
+    // The root has three.
+    assert!(time(Operation::Gather, 1e6) > 1.5 * time(Operation::Gather, 2e5));
+}
+
 /// Of ranks that share a core one works at a time; how they are dealt to cores decides what may
 /// overlap.
 #[test]

@@ -600,11 +600,11 @@ fn lower(works: &mut [WorkCost], other: &[WorkCost]) {
 
 /// Copies and sums of this rank.
 fn works() -> (Vec<WorkCost>, Vec<WorkCost>) {
-    let most = 4usize << 20;
+    let most = 16usize << 20;
     let mut memory = Apart::of(most / 8);
     let (from, to) = memory.both();
     let (mut copy, mut combine) = (Vec::new(), Vec::new());
-    for log in [3, 6, 9, 12, 15, 18, 20, 22] {
+    for log in [3, 6, 9, 12, 15, 18, 20, 22, 23, 24] {
         let (n, bytes) = ((1usize << log) / 8, 1u64 << log);
         let add = |works: &mut Vec<WorkCost>, body: &mut dyn FnMut()| {
             let before = works.last().map_or(0.1, |w: &WorkCost| w.ns);

@@ -5,6 +5,7 @@ use crate::support::{Random, fails, on_all, on_shm};
 use osier::operators::function;
 use osier::persistent::start_all;
 use osier::{Communicator, ErrorKind, IN_PLACE, Op, PROC_NULL, ROOT, Rank, Type, View, ViewMut};
+use osier_collectives::Algorithm;
 
 /// What rank `from` of the job has for rank `to` of the job.
 fn gift(from: usize, to: usize, n: usize) -> Vec<u32> {
@@ -571,6 +572,8 @@ fn persistent_ones_start_in_any_order() {
 #[test]
 fn a_scope_that_ends_with_an_error_gives_up() {
     on_shm(3, |comm| {
+        // By a plan in which all wait for each other to the end.
+        comm.use_algorithm(Some((Algorithm::Rabenseifner, 1)));
         let mine = vec![1u64; 50_000];
         let mut sum = vec![0u64; 50_000];
         let ended = comm.scope(|s| {
@@ -581,6 +584,7 @@ fn a_scope_that_ends_with_an_error_gives_up() {
             }
         });
         assert!(ended.is_err());
+        comm.use_algorithm(None);
         comm.barrier().expect("goes on");
         // An operator may borrow what outlives the scope.
         let calls = std::sync::atomic::AtomicUsize::new(0);

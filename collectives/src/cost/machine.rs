@@ -49,6 +49,18 @@ impl Link {
         self.overhead_ns + self.work_per_byte_ns * bytes
     }
 
+    /// The same that takes this many times as long.
+    pub(crate) fn times(self, times: f64) -> Self {
+        Self {
+            latency_ns: self.latency_ns * times,
+            overhead_ns: self.overhead_ns * times,
+            gap_ns: self.gap_ns * times,
+            per_byte_ns: self.per_byte_ns * times,
+            work_per_byte_ns: self.work_per_byte_ns * times,
+            shared_per_byte_ns: self.shared_per_byte_ns * times,
+        }
+    }
+
     /// For so many messages a sender is busy while one is under way: 1, as after Hockney, to
     /// 64.
     pub fn reach(&self, bytes: f64) -> u32 {

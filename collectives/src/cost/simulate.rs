@@ -30,7 +30,7 @@
 use super::combining::combining_ns;
 use super::machine::{Link, Machine, Segment, Sizes};
 use crate::algorithms::Plan;
-use crate::call::Operation;
+use crate::call::{Call, Operation};
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
 use crate::device_links::DeviceLink;
@@ -190,6 +190,59 @@ struct Waiting {
     arrived: bool,
 }
 
+/// Sets of flags and slots that segments use in turn.
+const SETS: u32 = 2;
+
+/// Who waits in a segment for those that still use its set.
+struct Sets {
+    /// First steps of ranks that write: they wait until all are done with what used the set before.
+    writers: Vec<u32>,
+    /// Ranks that have steps.
+    ranks: u32,
+    /// By segment, how many ranks are done, and when the last is.
+    ended: Vec<(u32, f64)>,
+}
+
+impl Sets {
+    fn new(parts: &[Part], graph: &Graph, segments: u32) -> Self {
+        let takes_part = |part: &&Part| part.in_segment && !part.steps().is_empty();
+        let writes = |part: &&Part| {
+            let slot = |step: &Step| match step {
+                Step::Raise { .. } => true,
+                Step::Copy { to, .. } => is_slot(part, *to),
+                _ => false,
+            };
+            part.steps().iter().any(slot)
+        };
+        let ranks = parts.iter().filter(takes_part);
+        let writers = ranks.clone().filter(writes);
+        let writers = writers.map(|part| graph.first[part.rank as usize]);
+        Self {
+            writers: match segments > SETS {
+                true => writers.collect(),
+                false => Vec::new(),
+            },
+            ranks: ranks.count() as u32,
+            ended: vec![(0, 0.0); segments as usize],
+        }
+    }
+
+    /// Instances that wait for a segment before.
+    fn waiting(&self, total: u32) -> impl Iterator<Item = u32> {
+        let later = SETS..self.ended.len() as u32;
+        later.flat_map(move |segment| self.writers.iter().map(move |w| segment * total + w))
+    }
+
+    /// A rank is done with a segment: when the last is, once all are, if anybody waits for that.
+    fn ended(&mut self, segment: u32, end: f64) -> Option<f64> {
+        let waits = segment + SETS < self.ended.len() as u32 && !self.writers.is_empty();
+        let (ranks, last) = self.ended.get_mut(segment as usize).filter(|_| waits)?;
+        *ranks += 1;
+        *last = last.max(end);
+        (*ranks == self.ranks).then_some(*last)
+    }
+}
+
 /// Plays parts whose graph was made before. None if it takes longer than it may.
 ///
 /// # Errors
@@ -210,17 +263,26 @@ pub(crate) fn play(
     graph.open(parts, segments, |instance, open| {
         waiting[instance as usize].open = open;
     });
+    let mut sets = Sets::new(parts, graph, segments);
+    for instance in sets.waiting(graph.total) {
+        waiting[instance as usize].open += 1;
+    }
     let whole = sizes.uncut();
     for part in parts.iter().filter(|part| part.in_segment) {
         let pieces = part.scratch.iter().filter(|s| s.slot).map(|s| s.pieces);
         let pieces = pieces.max().unwrap_or(0);
         let bytes = whole * f64::from(pieces) / f64::from(part.cut.max(1));
-        let fits = |segment: &Segment| segment.fits(bytes, pieces, graph.segments);
+        // The root would write what others read once, and wait for all of them; measured, that took
+        // twice as long as its messages.
+        let scatters = call.operation == Operation::Scatter && graph.segments > 1;
+        let fits = |segment: &Segment| !scatters && segment.fits(bytes, pieces, graph.segments);
         if !machine.segment.as_deref().is_some_and(fits) {
             return Ok(None);
         }
     }
-    let mut ways = Ways::new(machine, model, call.size, whole);
+    let reach = reach(call, parts, sizes, machine).max(whole);
+    let beyond = beyond(machine, whole, reach);
+    let mut ways = Ways::new(machine, model, call.size, (whole, beyond));
     for part in parts {
         let most = machine.executor.row_bytes;
         let in_row = |pieces| {
@@ -346,7 +408,7 @@ pub(crate) fn play(
                     .map(|before| part.steps()[before as usize]);
                 let first = !matches!(before, Some(Step::Await { .. }));
                 let segment = machine.segment.as_ref().filter(|_| first);
-                // Of several segments, the writer has a turn for each to find its readers done.
+                // Between segments ranks of a core look in vain, too.
                 let turns = if segments > 1 { 2.0 } else { 1.0 };
                 let away = segment.map_or(0.0, |s| turns * s.switch_ns);
                 Some((instance, ways.away(now, rank, away)))
@@ -361,7 +423,9 @@ pub(crate) fn play(
             }
             (Step::Copy { from, to }, _) if is_slot(part, to) => {
                 let segment = machine.segment.as_ref();
-                let work = segment.map_or(0.0, |s| s.write.of_part(bytes(from), whole));
+                let m = bytes(from);
+                let work = segment.map_or(0.0, |s| s.write.of_part(m, whole));
+                let work = work.max(machine.copy.of_part(m, reach));
                 Some((instance, ways.work(now, rank, work)))
             }
             (Step::Copy { from, to }, _) => {
@@ -369,19 +433,19 @@ pub(crate) fn play(
                 Some((
                     instance,
                     match (aside(from), aside(to)) {
-                        (false, false) => ways.compute(now, rank, machine.copy.of_part(m, whole)),
+                        (false, false) => ways.compute(now, rank, machine.copy.of_part(m, reach)),
                         (from, _) => ways.cross(now, rank, m, from),
                     },
                 ))
             }
             (Step::Combine { left, .. }, _) => {
-                let ns = combining_ns(machine, part, at, (bytes(left), whole));
+                let ns = combining_ns(machine, part, at, (bytes(left), reach));
                 Some((instance, ways.compute(now, rank, ns)))
             }
             (Step::Read { from, data, .. }, _) if part.in_segment => {
                 let ends = (rank, from);
                 let work = from_peer(machine, ends, data.buffer, (bytes(data), whole));
-                Some((instance, ways.work(now, rank, work)))
+                Some((instance, ways.work(now, rank, work * beyond)))
             }
             (Step::Fold { left, right, into }, _) => {
                 let m = bytes(into);
@@ -393,7 +457,7 @@ pub(crate) fn play(
                 let slot = machine.segment.as_ref().filter(|_| is_slot(part, into));
                 let written = slot.map_or(0.0, |s| s.write.of_part(m, whole));
                 let work = read + written + machine.combine.of_part(m, whole);
-                Some((instance, ways.work(now, rank, work)))
+                Some((instance, ways.work(now, rank, work * beyond)))
             }
             (Step::Read { from, data, .. }, _) => {
                 let (_, arrival) = ways.message(now, from, rank, message(data));
@@ -407,6 +471,22 @@ pub(crate) fn play(
         let (segment, global) = (finished / graph.total, finished % graph.total);
         let (rank, _) = graph.place(global);
         ranks_ns[rank as usize] = ranks_ns[rank as usize].max(end);
+        if graph.first[rank as usize + 1] == global + 1
+            && let Some(last) = sets.ended(segment, end)
+        {
+            let segments_of_host = machine.segment.as_ref();
+            let seen = last + segments_of_host.map_or(0.0, |s| s.switch_ns + s.flag_ns(0));
+            for writer in &sets.writers {
+                let later = (segment + SETS) * graph.total + writer;
+                let this = &mut waiting[later as usize];
+                this.ready_at = this.ready_at.max(seen);
+                this.open -= 1;
+                if this.open == 0 {
+                    let what = What::begins(&graph.step(parts, *writer));
+                    queue.push(Reverse((At::ns(this.ready_at), what, later)));
+                }
+            }
+        }
         for (step, lag) in graph.later(global) {
             if segment + lag < segments {
                 let later = (segment + lag) * graph.total + step;
@@ -439,6 +519,42 @@ pub(crate) fn play(
         messages: ways.messages,
         bytes: ways.bytes,
     }))
+}
+
+/// The length of vectors that touch as much memory as a plan does, where a rank on each core
+/// copies one to another: as copies were measured.
+fn reach(call: &Call, parts: &[Part], sizes: &Sizes, machine: &Machine) -> f64 {
+    if machine.aside.is_some() {
+        return 0.0;
+    }
+    let of_part = |part: &Part| {
+        let bytes = |buffer, pieces| sizes.bytes(call, part, Region::run(buffer, 0, pieces));
+        let of_user = |buffer| bytes(buffer, call.pieces(part.rank, buffer, part.cut));
+        let own = part.scratch.iter().enumerate().filter(|(_, s)| !s.slot);
+        let own = own.map(|(k, scratch)| {
+            let there = match scratch.slots {
+                0 => 1.0,
+                slots => f64::from(slots.min(part.segments)) / f64::from(part.segments),
+            };
+            bytes(Buffer::Scratch(k as u16), scratch.pieces) * there
+        });
+        let of_segment = of_user(Buffer::Send) + of_user(Buffer::Recv) + own.sum::<f64>();
+        of_segment * f64::from(part.segments)
+    };
+    // Roots may take turns, so the memory of the rank that has most counts for all.
+    let most = parts.iter().map(of_part).fold(0.0, f64::max);
+    let sharers = machine.shared_cores.map_or(1, |s| s.ranks_per_core);
+    most * f64::from(sharers) / 2.0
+}
+
+/// How many times as long it takes to move what lies as far apart as vectors of `reach` bytes, as
+/// what lies as vectors of `whole` bytes do, where the other end is near.
+fn beyond(machine: &Machine, whole: f64, reach: f64) -> f64 {
+    let rate = |bytes: f64| machine.copy.at(bytes) / bytes;
+    match whole > 0.0 && rate(whole) > 0.0 {
+        true => (0.5 + 0.5 * rate(reach) / rate(whole)).max(1.0),
+        false => 1.0,
+    }
 }
 
 /// Whether a message comes from the memory of the program, which no step writes.
@@ -517,8 +633,10 @@ impl Way {
 struct Ways<'a> {
     machine: &'a Machine,
     model: Model,
-    /// Bytes of what messages are parts of.
+    /// Bytes of what messages are parts of,
     whole: f64,
+    /// and how many times as long they take as of that alone.
+    beyond: f64,
     processor: Vec<Way>,
     /// By core,
     core: Vec<Way>,
@@ -544,7 +662,7 @@ struct Ways<'a> {
 }
 
 impl<'a> Ways<'a> {
-    fn new(machine: &'a Machine, model: Model, size: u32, whole: f64) -> Self {
+    fn new(machine: &'a Machine, model: Model, size: u32, (whole, beyond): (f64, f64)) -> Self {
         let ranks = size as usize;
         let mut numbers: HashMap<&[u32], u32> = HashMap::new();
         let parts = machine.places[..ranks].iter().flat_map(|path| {
@@ -588,6 +706,7 @@ impl<'a> Ways<'a> {
             machine,
             model,
             whole,
+            beyond,
             processor: vec![Way::default(); ranks],
             core: vec![Way::default(); cores],
             core_of,
@@ -683,7 +802,12 @@ impl<'a> Ways<'a> {
             None => (None, machine.curve(self.distance(from, to), m.kept)),
             Some(_) => machine.way(from, to, m.kept),
         };
-        (machine, device_link, curve.of_part(m.bytes, self.whole))
+        let link = curve.of_part(m.bytes, self.whole);
+        let link = match m.bytes > 0.0 && self.beyond > 1.0 {
+            true => link.times(self.beyond),
+            false => link,
+        };
+        (machine, device_link, link)
     }
 
     fn receive(&mut self, now: f64, from: u32, rank: u32, m: Message) -> f64 {

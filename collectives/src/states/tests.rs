@@ -19,7 +19,7 @@ fn chosen(regrets: &[(Algorithm, f64)]) -> Vec<Algorithm> {
         .iter()
         .map(|(algorithm, regret)| candidate(algorithm, *regret));
     let mut ranking: Vec<Candidate> = all.collect();
-    prefer_flags(&mut ranking);
+    prefer_flags(&mut ranking, &Machine::flat(2, Link::default()));
     let algorithms = ranking.iter().map(|c| c.plan.algorithm().clone());
     algorithms.collect()
 }

@@ -25,6 +25,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (11, 0x9d99_fc0f_23b2_ce2e),
     // Parts of 8 KiB, also in the mailbox's area.
     (12, 0x9d99_fc0f_23b2_ce2e),
+    (13, 0x9d99_fc0f_23b2_ce2e),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -23,6 +23,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (10, 0x174b_04cc_0ffb_3442),
     (11, 0x174b_04cc_0ffb_3442),
     (12, 0xc4b8_d45c_0d3f_aedc),
+    // Slots of 132 KiB.
+    (13, 0xe14e_af4e_bb4b_c62f),
 ];
 
 macro_rules! offsets {

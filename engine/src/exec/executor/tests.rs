@@ -104,7 +104,7 @@ impl InSegment {
     }
 }
 
-const SLOT: usize = 1 << 16;
+const SLOT: usize = osier_transports::shm::SLOT_BYTES;
 
 /// Room beside a flag, in a page, or elsewhere.
 fn room(rooms: &mut [u8], bytes: usize) -> *mut u8 {
