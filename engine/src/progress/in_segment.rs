@@ -376,6 +376,16 @@ impl Lane {
         Ok(None)
     }
 
+    /// Tells peers of calls that have ended before the segment was there: before this rank waits
+    /// for any of them, which may wait for that.
+    #[inline]
+    fn tell_untold(&mut self, at: At) {
+        if std::mem::take(&mut self.port.calls_in(at.of).untold) {
+            let over = self.port.calls_in(at.of).over(at.call);
+            self.say_done(at.of, over);
+        }
+    }
+
     #[inline]
     fn say_done(&mut self, of: u32, done: Done) {
         if let Ok(Some(collective)) = self.port.links.collective(of) {
@@ -411,14 +421,11 @@ impl Segment for Lane {
             }
             Err(e) => return Waited::Failed(Error::from(e).context("collective"), NOBODY),
         }
+        self.tell_untold(at);
         match self.not_done(at) {
             Ok(None) => {}
             Ok(Some(peer)) => return Waited::For(peer),
             Err(e) => return Waited::Failed(e, NOBODY),
-        }
-        if std::mem::take(&mut self.port.calls_in(at.of).untold) {
-            let over = self.port.calls_in(at.of).over(at.call);
-            self.say_done(at.of, over);
         }
         let turn = self.port.calls_in(at.of).turn(at);
         let slot = match self.port.links.collective(at.of) {
@@ -509,6 +516,7 @@ impl Segment for Lane {
         if !matches!(self.port.links.collective(at.of), Ok(Some(_))) {
             return Waited::Done(());
         }
+        self.tell_untold(at);
         match self.not_done(at) {
             Ok(Some(peer)) => Waited::For(peer),
             Ok(None) | Err(_) => Waited::Done(()),
