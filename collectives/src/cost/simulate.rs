@@ -272,9 +272,14 @@ pub(crate) fn play(
         let pieces = part.scratch.iter().filter(|s| s.slot).map(|s| s.pieces);
         let pieces = pieces.max().unwrap_or(0);
         let bytes = whole * f64::from(pieces) / f64::from(part.cut.max(1));
-        // The root would write what others read once, and wait for all of them; measured, that took
-        // twice as long as its messages.
-        let scatters = call.operation == Operation::Scatter && graph.segments > 1;
+        // A piece for each rank, cut into segments, for which all wait: measured, that took twice as
+        // long as messages from a root, and 1.3 times as long where ranks share cores.
+        let scatters = graph.segments > 1
+            && match call.operation {
+                Operation::Scatter => true,
+                Operation::Alltoall => machine.shared_cores.is_some(),
+                _ => false,
+            };
         let fits = |segment: &Segment| !scatters && segment.fits(bytes, pieces, graph.segments);
         if !machine.segment.as_deref().is_some_and(fits) {
             return Ok(None);
