@@ -256,6 +256,25 @@ impl Part {
         &self.steps
     }
 
+    /// Whether peers read a region of this rank where it lies.
+    pub fn is_slot(&self, region: Region) -> bool {
+        match region.buffer {
+            Buffer::Scratch(k) => self.scratch[usize::from(k)].slot,
+            _ => false,
+        }
+    }
+
+    /// Whether the rank raises its flag in the ranks' segment, or writes to its slot there.
+    pub fn writes_for_peers(&self) -> bool {
+        self.steps.iter().any(|step| match *step {
+            Step::Raise { .. } => true,
+            Step::Copy { to: into, .. } | Step::Read { into, .. } | Step::Fold { into, .. } => {
+                self.is_slot(into)
+            }
+            _ => false,
+        })
+    }
+
     /// What a step waits for.
     #[inline]
     pub fn after(&self, step: u32) -> &[Dep] {

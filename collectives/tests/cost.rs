@@ -223,12 +223,8 @@ fn plans_that_touch_much_memory_cost_what_it_does() {
 #[test]
 fn ranks_that_share_cores_work_one_at_a_time() {
     let link = Link {
-        latency_ns: 0.0,
         overhead_ns: 100.0,
-        gap_ns: 0.0,
-        per_byte_ns: 0.0,
-        work_per_byte_ns: 0.0,
-        shared_per_byte_ns: 0.0,
+        ..Link::default()
     };
     let mut machine = Machine::flat(4, link);
     machine.eager_bytes = 1e9;

@@ -495,8 +495,8 @@ fn contributions_of_different_lengths() {
     }
 }
 
-/// Roots, kinds and lengths change from call to call, and ranks come at different times: who reads
-/// is calls behind who writes, and finds what it was to find.
+/// Roots, operations and lengths change from call to call, and ranks make the calls at different
+/// times, so that some ranks are several calls ahead of others: all get the right results.
 #[test]
 fn calls_of_all_kinds_in_turn() {
     for size in 2..=5 {

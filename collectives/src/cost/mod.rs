@@ -2,9 +2,11 @@
 
 mod combining;
 mod curve;
+mod footprint;
 mod formulas;
 mod machine;
 mod simulate;
+mod ways;
 
 pub use curve::{Curve, Piecewise, Point};
 pub use formulas::{split_binary_ns, tree_ns};

@@ -28,15 +28,16 @@
 //! A. Alexandrov et al., "LogGP", SPAA 1995.
 
 use super::combining::combining_ns;
-use super::machine::{Link, Machine, Segment, Sizes};
+use super::footprint::{beyond, reach};
+use super::machine::{Machine, Segment, Sizes};
+use super::ways::{Message, Ways};
 use crate::algorithms::Plan;
-use crate::call::{Call, Operation};
+use crate::call::Operation;
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
-use crate::device_links::DeviceLink;
 use crate::plan::{Buffer, Part, Region, Step};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 /// What a message costs whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,16 +207,8 @@ struct Sets {
 impl Sets {
     fn new(parts: &[Part], graph: &Graph, segments: u32) -> Self {
         let takes_part = |part: &&Part| part.in_segment && !part.steps().is_empty();
-        let writes = |part: &&Part| {
-            let slot = |step: &Step| match step {
-                Step::Raise { .. } => true,
-                Step::Copy { to, .. } => is_slot(part, *to),
-                _ => false,
-            };
-            part.steps().iter().any(slot)
-        };
         let ranks = parts.iter().filter(takes_part);
-        let writers = ranks.clone().filter(writes);
+        let writers = ranks.clone().filter(|part| part.writes_for_peers());
         let writers = writers.map(|part| graph.first[part.rank as usize]);
         Self {
             writers: match segments > SETS {
@@ -272,15 +265,8 @@ pub(crate) fn play(
         let pieces = part.scratch.iter().filter(|s| s.slot).map(|s| s.pieces);
         let pieces = pieces.max().unwrap_or(0);
         let bytes = whole * f64::from(pieces) / f64::from(part.cut.max(1));
-        // A piece for each rank, cut into segments, for which all wait: measured, that took twice as
-        // long as messages from a root, and 1.3 times as long where ranks share cores.
-        let scatters = graph.segments > 1
-            && match call.operation {
-                Operation::Scatter => true,
-                Operation::Alltoall => machine.shared_cores.is_some(),
-                _ => false,
-            };
-        let fits = |segment: &Segment| !scatters && segment.fits(bytes, pieces, graph.segments);
+        let cuts = graph.segments == 1 || machine.cuts_slots_of(call.operation);
+        let fits = |segment: &Segment| cuts && segment.fits(bytes, pieces, graph.segments);
         if !machine.segment.as_deref().is_some_and(fits) {
             return Ok(None);
         }
@@ -322,6 +308,8 @@ pub(crate) fn play(
         })
         .collect();
     let mut done = 0;
+    // What waits no longer for the step that is over, and from when on.
+    let mut released: Vec<(u32, f64)> = Vec::new();
     while let Some(Reverse((At(now), what, instance))) = queue.pop() {
         let now = f64::from_bits(now);
         if now > until.ns {
@@ -413,7 +401,7 @@ pub(crate) fn play(
                     .map(|before| part.steps()[before as usize]);
                 let first = !matches!(before, Some(Step::Await { .. }));
                 let segment = machine.segment.as_ref().filter(|_| first);
-                // Between segments ranks of a core look in vain, too.
+                // Between segments ranks get the core before their flag is raised, too.
                 let turns = if segments > 1 { 2.0 } else { 1.0 };
                 let away = segment.map_or(0.0, |s| turns * s.switch_ns);
                 Some((instance, ways.away(now, rank, away)))
@@ -426,7 +414,7 @@ pub(crate) fn play(
             (Step::Await { from, .. }, _) => {
                 Some((instance, ways.receive(now, from, rank, Message::FLAG)))
             }
-            (Step::Copy { from, to }, _) if is_slot(part, to) => {
+            (Step::Copy { from, to }, _) if part.is_slot(to) => {
                 let segment = machine.segment.as_ref();
                 let m = bytes(from);
                 let work = segment.map_or(0.0, |s| s.write.of_part(m, whole));
@@ -459,7 +447,7 @@ pub(crate) fn play(
                 let read: f64 = peers
                     .map(|(peer, buffer)| from_peer(machine, (rank, peer), buffer, (m, whole)))
                     .sum();
-                let slot = machine.segment.as_ref().filter(|_| is_slot(part, into));
+                let slot = machine.segment.as_ref().filter(|_| part.is_slot(into));
                 let written = slot.map_or(0.0, |s| s.write.of_part(m, whole));
                 let work = read + written + machine.combine.of_part(m, whole);
                 Some((instance, ways.work(now, rank, work * beyond)))
@@ -479,29 +467,21 @@ pub(crate) fn play(
         if graph.first[rank as usize + 1] == global + 1
             && let Some(last) = sets.ended(segment, end)
         {
-            let segments_of_host = machine.segment.as_ref();
-            let seen = last + segments_of_host.map_or(0.0, |s| s.switch_ns + s.flag_ns(0));
-            for writer in &sets.writers {
-                let later = (segment + SETS) * graph.total + writer;
-                let this = &mut waiting[later as usize];
-                this.ready_at = this.ready_at.max(seen);
-                this.open -= 1;
-                if this.open == 0 {
-                    let what = What::begins(&graph.step(parts, *writer));
-                    queue.push(Reverse((At::ns(this.ready_at), what, later)));
-                }
-            }
+            let host = machine.segment.as_ref();
+            let seen = last + host.map_or(0.0, |s| s.switch_ns + s.flag_ns(0));
+            let later = (segment + SETS) * graph.total;
+            released.extend(sets.writers.iter().map(|writer| (later + writer, seen)));
         }
-        for (step, lag) in graph.later(global) {
-            if segment + lag < segments {
-                let later = (segment + lag) * graph.total + step;
-                let this = &mut waiting[later as usize];
-                this.ready_at = this.ready_at.max(end);
-                this.open -= 1;
-                if this.open == 0 {
-                    let what = What::begins(&graph.step(parts, *step));
-                    queue.push(Reverse((At::ns(this.ready_at), what, later)));
-                }
+        let later = graph.later(global).iter();
+        let later = later.filter(|(_, lag)| segment + lag < segments);
+        released.extend(later.map(|(step, lag)| ((segment + lag) * graph.total + step, end)));
+        for (instance, at) in released.drain(..) {
+            let this = &mut waiting[instance as usize];
+            this.ready_at = this.ready_at.max(at);
+            this.open -= 1;
+            if this.open == 0 {
+                let what = What::begins(&graph.step(parts, instance % graph.total));
+                queue.push(Reverse((At::ns(this.ready_at), what, instance)));
             }
         }
     }
@@ -526,42 +506,6 @@ pub(crate) fn play(
     }))
 }
 
-/// The length of vectors that touch as much memory as a plan does, where a rank on each core
-/// copies one to another: as copies were measured.
-fn reach(call: &Call, parts: &[Part], sizes: &Sizes, machine: &Machine) -> f64 {
-    if machine.aside.is_some() {
-        return 0.0;
-    }
-    let of_part = |part: &Part| {
-        let bytes = |buffer, pieces| sizes.bytes(call, part, Region::run(buffer, 0, pieces));
-        let of_user = |buffer| bytes(buffer, call.pieces(part.rank, buffer, part.cut));
-        let own = part.scratch.iter().enumerate().filter(|(_, s)| !s.slot);
-        let own = own.map(|(k, scratch)| {
-            let there = match scratch.slots {
-                0 => 1.0,
-                slots => f64::from(slots.min(part.segments)) / f64::from(part.segments),
-            };
-            bytes(Buffer::Scratch(k as u16), scratch.pieces) * there
-        });
-        let of_segment = of_user(Buffer::Send) + of_user(Buffer::Recv) + own.sum::<f64>();
-        of_segment * f64::from(part.segments)
-    };
-    // Roots may take turns, so the memory of the rank that has most counts for all.
-    let most = parts.iter().map(of_part).fold(0.0, f64::max);
-    let sharers = machine.shared_cores.map_or(1, |s| s.ranks_per_core);
-    most * f64::from(sharers) / 2.0
-}
-
-/// How many times as long it takes to move what lies as far apart as vectors of `reach` bytes, as
-/// what lies as vectors of `whole` bytes do, where the other end is near.
-fn beyond(machine: &Machine, whole: f64, reach: f64) -> f64 {
-    let rate = |bytes: f64| machine.copy.at(bytes) / bytes;
-    match whole > 0.0 && rate(whole) > 0.0 {
-        true => (0.5 + 0.5 * rate(reach) / rate(whole)).max(1.0),
-        false => 1.0,
-    }
-}
-
 /// Whether a message comes from the memory of the program, which no step writes.
 fn is_kept(data: Region) -> bool {
     data.buffer == Buffer::Send
@@ -571,14 +515,6 @@ fn is_kept(data: Region) -> bool {
 fn is_aside(part: &Part, data: Region) -> bool {
     match data.buffer {
         Buffer::Scratch(k) => part.scratch[usize::from(k)].aside,
-        _ => false,
-    }
-}
-
-/// Whether peers read it where it lies.
-fn is_slot(part: &Part, data: Region) -> bool {
-    match data.buffer {
-        Buffer::Scratch(k) => part.scratch[usize::from(k)].slot,
         _ => false,
     }
 }
@@ -598,287 +534,4 @@ fn from_peer(
         }
         _ => (costs.attach.as_ref()).map_or(f64::INFINITY, |a| a.of_part(bytes, whole)),
     })
-}
-
-/// A message as far as costs depend on it.
-#[derive(Clone, Copy)]
-struct Message {
-    bytes: f64,
-    /// From memory that no step writes.
-    kept: bool,
-    /// From the host's memory, and to it.
-    aside: bool,
-}
-
-impl Message {
-    const FLAG: Message = Message {
-        bytes: 0.0,
-        kept: false,
-        aside: false,
-    };
-}
-
-/// Something that one message or computation uses at a time.
-#[derive(Clone, Copy, Default)]
-struct Way {
-    /// From when on it is free,
-    free: f64,
-    /// and for how long it was used.
-    used: f64,
-}
-
-impl Way {
-    fn take(&mut self, from: f64, ns: f64) {
-        self.free = from + ns;
-        self.used += ns;
-    }
-}
-
-/// What messages need.
-struct Ways<'a> {
-    machine: &'a Machine,
-    model: Model,
-    /// Bytes of what messages are parts of,
-    whole: f64,
-    /// and how many times as long they take as of that alone.
-    beyond: f64,
-    processor: Vec<Way>,
-    /// By core,
-    core: Vec<Way>,
-    /// and by rank the core that it shares; empty: each rank has one of its own.
-    core_of: Vec<usize>,
-    /// By rank: of each instance of a step.
-    step: Vec<f64>,
-    /// By rank; with the host's memory aside, then by rank and distance for messages there.
-    out: Vec<Way>,
-    into: Vec<Way>,
-    /// By rank: what its device computes.
-    device: Vec<Way>,
-    /// By sender and receiver that links of their own join: the port.
-    joined: HashMap<(u32, u32), usize>,
-    /// By rank: the numbers of the parts of the machine that it is in, inside out; so many of
-    /// each.
-    parts: Vec<u32>,
-    depth: usize,
-    /// Ways out of and into each part.
-    shared: Vec<[Way; 2]>,
-    messages: u64,
-    bytes: Vec<f64>,
-}
-
-impl<'a> Ways<'a> {
-    fn new(machine: &'a Machine, model: Model, size: u32, (whole, beyond): (f64, f64)) -> Self {
-        let ranks = size as usize;
-        let mut numbers: HashMap<&[u32], u32> = HashMap::new();
-        let parts = machine.places[..ranks].iter().flat_map(|path| {
-            let insideout = (1..=path.len()).rev();
-            insideout.map(|length| &path[..length])
-        });
-        let parts = parts
-            .map(|part| {
-                let next = numbers.len() as u32;
-                *numbers.entry(part).or_insert(next)
-            })
-            .collect();
-        let mut ports = match machine.aside {
-            Some(_) => ranks * (1 + machine.links.len()),
-            None => ranks,
-        };
-        let mut joined = HashMap::new();
-        if let Some(all) = &machine.joined {
-            // First a port of each rank into switches.
-            let (switches, mut direct) = (ports, ports + ranks);
-            for (a, b, device_link) in all.device_links.pairs().filter(|(_, b, _)| *b < size) {
-                for (from, to) in [(a, b), (b, a)] {
-                    let port = match device_link {
-                        DeviceLink::Switched(_) => switches + from as usize,
-                        DeviceLink::Direct(_) | DeviceLink::Same => direct,
-                    };
-                    direct += usize::from(port == direct);
-                    joined.insert((from, to), port);
-                }
-            }
-            ports = direct;
-        }
-        let (cores, core_of) = match machine.shared_cores {
-            Some(shared) => {
-                let (cores, core) = shared.of(ranks);
-                (cores, (0..ranks).map(core).collect())
-            }
-            None => (0, Vec::new()),
-        };
-        Self {
-            machine,
-            model,
-            whole,
-            beyond,
-            processor: vec![Way::default(); ranks],
-            core: vec![Way::default(); cores],
-            core_of,
-            step: vec![0.0; ranks],
-            out: vec![Way::default(); ports],
-            into: vec![Way::default(); ports],
-            device: vec![Way::default(); if machine.aside.is_some() { ranks } else { 0 }],
-            joined,
-            parts,
-            depth: machine.places[0].len(),
-            shared: vec![[Way::default(); 2]; numbers.len()],
-            messages: 0,
-            bytes: vec![0.0; machine.links.len()],
-        }
-    }
-
-    /// For how long the busiest was used.
-    fn most_used(&self) -> f64 {
-        let all = self.processor.iter().chain(&self.core);
-        let all = all.chain(&self.out).chain(&self.into);
-        let all = all.chain(&self.device).chain(self.shared.iter().flatten());
-        all.map(|way| way.used).fold(0.0, f64::max)
-    }
-
-    fn parts(&self, rank: u32) -> &[u32] {
-        &self.parts[rank as usize * self.depth..][..self.depth]
-    }
-
-    /// How far apart two ranks are.
-    fn distance(&self, a: u32, b: u32) -> usize {
-        let mut pairs = self.parts(a).iter().zip(self.parts(b));
-        pairs.position(|(a, b)| a == b).unwrap_or(self.depth)
-    }
-
-    /// Occupies a rank and its core; when it is over.
-    fn work(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
-        let ns = ns + self.step[rank as usize];
-        let way = &mut self.processor[rank as usize];
-        let mut start = way.free.max(now);
-        if let Some(core) = self.core_of.get(rank as usize) {
-            let core = &mut self.core[*core];
-            start = start.max(core.free);
-            core.take(start, ns);
-        }
-        way.take(start, ns);
-        way.free
-    }
-
-    /// Occupies a rank that leaves its core to others; when it is back.
-    fn away(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
-        let left = self.work(now, rank, 0.0);
-        let way = &mut self.processor[rank as usize];
-        way.take(left, ns);
-        way.free
-    }
-
-    /// Copies or combines: the processor does, or begins it on the device.
-    fn compute(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
-        if self.machine.aside.is_none() {
-            return self.work(now, rank, ns);
-        }
-        let begun = self.work(now, rank, 0.0);
-        let way = &mut self.device[rank as usize];
-        way.take(way.free.max(begun), ns);
-        way.free
-    }
-
-    /// Copies between the device and the host's memory, on the device's own link.
-    fn cross(&mut self, now: f64, rank: u32, bytes: f64, to_device: bool) -> f64 {
-        let Some(aside) = &self.machine.aside else {
-            return now;
-        };
-        let ns = match to_device {
-            true => aside.to_device.of_part(bytes, self.whole),
-            false => aside.to_host.of_part(bytes, self.whole),
-        };
-        let begun = self.work(now, rank, 0.0);
-        let port = match to_device {
-            true => &mut self.into[rank as usize],
-            false => &mut self.out[rank as usize],
-        };
-        port.take(port.free.max(begun), ns);
-        port.free
-    }
-
-    /// What a message costs, and the machine whose memory it is of.
-    fn link(&self, from: u32, to: u32, m: Message) -> (&'a Machine, Option<DeviceLink>, Link) {
-        let machine = match (&self.machine.aside, m.aside) {
-            (Some(aside), true) => &aside.host,
-            _ => self.machine,
-        };
-        let (device_link, curve) = match machine.joined {
-            None => (None, machine.curve(self.distance(from, to), m.kept)),
-            Some(_) => machine.way(from, to, m.kept),
-        };
-        let link = curve.of_part(m.bytes, self.whole);
-        let link = match m.bytes > 0.0 && self.beyond > 1.0 {
-            true => link.times(self.beyond),
-            false => link,
-        };
-        (machine, device_link, link)
-    }
-
-    fn receive(&mut self, now: f64, from: u32, rank: u32, m: Message) -> f64 {
-        match self.model {
-            Model::Hockney => now,
-            Model::LogGp => {
-                let (_, _, link) = self.link(from, rank, m);
-                self.work(now, rank, link.work_ns(m.bytes))
-            }
-        }
-    }
-
-    /// When the sender has its memory back, and when all is there.
-    fn message(&mut self, now: f64, from: u32, to: u32, m: Message) -> (f64, f64) {
-        let bytes = m.bytes;
-        let distance = self.distance(from, to);
-        let (machine, device_link, link) = self.link(from, to, m);
-        // From the host's memory each distance has a way of its own, and so has a pair that
-        // is joined.
-        let port = |one: u32, other: u32| match (device_link, m.aside) {
-            (Some(DeviceLink::Switched(_)), _) => self.joined[&(one, other)],
-            (Some(DeviceLink::Direct(_) | DeviceLink::Same), _) => self.joined[&(from, to)],
-            (None, true) => (1 + distance) * self.processor.len() + one as usize,
-            (None, false) => one as usize,
-        };
-        let (out, into) = (port(from, to), port(to, from));
-        let shares = if device_link.is_some() { 0 } else { distance };
-        self.messages += 1;
-        self.bytes[distance] += bytes;
-        let wire = link.per_byte_ns * bytes;
-        if self.model == Model::Hockney {
-            let start = now.max(self.out[out].free).max(self.into[into].free);
-            let ns = link.one_way_ns(bytes);
-            self.out[out].take(start, ns);
-            self.into[into].take(start, ns);
-            return (start + ns, start + ns);
-        }
-        let worked = self.work(now, from, link.work_ns(bytes));
-        let mut start = worked.max(self.out[out].free);
-        let mut slowest = wire;
-        for level in 1..=shares {
-            let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
-            if busy > 0.0 {
-                let out = self.parts(from)[level - 1] as usize;
-                let into = self.parts(to)[level - 1] as usize;
-                let (out, into) = (self.shared[out][0].free, self.shared[into][1].free);
-                start = start.max(out).max(into);
-                slowest = slowest.max(busy);
-            }
-        }
-        for level in 1..=shares {
-            let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
-            if busy > 0.0 {
-                let out = self.parts(from)[level - 1] as usize;
-                let into = self.parts(to)[level - 1] as usize;
-                self.shared[out][0].take(start, busy);
-                self.shared[into][1].take(start, busy);
-            }
-        }
-        let port = link.gap_ns.max(wire);
-        self.out[out].take(start, port);
-        let into = &mut self.into[into];
-        let arrival = (start + link.latency_ns + slowest).max(into.free + port);
-        into.free = arrival;
-        into.used += port;
-        // A rounded difference must not turn time around.
-        (start + slowest.max(0.0), arrival.max(now))
-    }
 }

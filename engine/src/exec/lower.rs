@@ -192,8 +192,8 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         }
     };
     let segments = part.segments.max(1);
-    let to_slot = |s: &&Step| matches!(s, Step::Copy { to, .. } if in_slot(part, *to));
-    let folds_to_slot = |s: &Step| matches!(s, Step::Fold { into, .. } if in_slot(part, *into));
+    let to_slot = |s: &&Step| matches!(s, Step::Copy { to, .. } if part.is_slot(*to));
+    let folds_to_slot = |s: &Step| matches!(s, Step::Fold { into, .. } if part.is_slot(*into));
     let written_later = part.steps().iter().any(folds_to_slot);
     let mut copies = part.steps().iter().filter(to_slot);
     let lends = match (copies.next(), copies.next()) {
@@ -220,14 +220,9 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         changes_hands: part.scratch.iter().any(|s| s.changes_hands),
         one_reader: part.scratch.iter().any(|s| s.one_reader),
         publishes,
-        writes: writes_for_peers(part),
+        writes: part.writes_for_peers(),
         ..Program::default()
     }
-}
-
-/// Whether a region lies where peers read.
-fn in_slot(part: &Part, region: Region) -> bool {
-    matches!(region.buffer, Buffer::Scratch(k) if part.scratch[usize::from(k)].slot)
 }
 
 /// The same of contributions that differ: each slot has cells, and what is longer than its cell is
@@ -248,7 +243,7 @@ fn with_cells(call: &Call, part: &Part) -> Program {
                 from,
                 phase: phase(tag),
             },
-            Step::Copy { from, to } if in_slot(part, to) => {
+            Step::Copy { from, to } if part.is_slot(to) => {
                 let (data, cell) = (from, to.first);
                 for (to, nth) in readers_of_cell(call, part.rank, cell) {
                     sends.push(Action::SendLong {
@@ -327,20 +322,9 @@ fn with_cells(call: &Call, part: &Part) -> Program {
         one_reader: part.scratch.iter().any(|s| s.one_reader),
         cells,
         of_neighbors,
-        writes: writes_for_peers(part),
+        writes: part.writes_for_peers(),
         ..Program::default()
     }
-}
-
-/// Whether a rank writes its flag or slot.
-fn writes_for_peers(part: &Part) -> bool {
-    part.steps().iter().any(|step| match *step {
-        Step::Raise { .. } => true,
-        Step::Copy { to: into, .. } | Step::Read { into, .. } | Step::Fold { into, .. } => {
-            in_slot(part, into)
-        }
-        _ => false,
-    })
 }
 
 fn reads_nobody(part: &Part) -> bool {

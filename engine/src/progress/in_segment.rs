@@ -167,7 +167,7 @@ impl SegmentCalls {
         })
     }
 
-    /// Counts a use of a set by a call, the first of it there.
+    /// Counts the first use of a set by a call.
     #[inline(always)]
     fn uses(&mut self, set: usize, call: u32, sets: Sets) {
         self.last[set] = Some(call);
@@ -186,7 +186,7 @@ impl SegmentCalls {
         }
     }
 
-    /// The last call for which a rank waits that begins one: for whom of those that read.
+    /// For a call that begins: the call before it that is to be over, and on which ranks.
     #[inline(always)]
     fn awaited(before: &Before, set: usize, sets: Sets) -> Option<(u32, Readers)> {
         if sets.changes_hands {
@@ -376,8 +376,8 @@ impl Lane {
         Ok(None)
     }
 
-    /// Tells peers of calls that have ended before the segment was there: before this rank waits
-    /// for any of them, which may wait for that.
+    /// Tells peers of calls that have ended before the segment was there. Comes before this rank
+    /// waits for a peer, since the peer may wait to be told.
     #[inline]
     fn tell_untold(&mut self, at: At) {
         if std::mem::take(&mut self.port.calls_in(at.of).untold) {
