@@ -31,8 +31,9 @@ pub(super) fn reach(call: &Call, parts: &[Part], sizes: &Sizes, machine: &Machin
     most * f64::from(sharers) / 2.0
 }
 
-/// How many times as long it takes to move what lies as far apart as vectors of `reach` bytes, as
-/// what lies as vectors of `whole` bytes do, where the other end is near.
+/// How many times as long moving bytes takes in a plan that touches the memory of vectors of
+/// `reach` bytes as in one that touches that of vectors of `whole` bytes. One end of the move is
+/// in the cache either way, so half of the time grows.
 pub(super) fn beyond(machine: &Machine, whole: f64, reach: f64) -> f64 {
     let rate = |bytes: f64| machine.copy.at(bytes) / bytes;
     match whole > 0.0 && rate(whole) > 0.0 {
