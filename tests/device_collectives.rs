@@ -1,8 +1,8 @@
 //! Collective calls that are enqueued on streams, beside the same calls of the host.
 
 use crate::driver;
-use crate::support::{Watchdog, fails};
-use crate::{Late, memory, of_others, on_streams};
+use crate::support::fails;
+use crate::{Late, alone, memory, of_others, on_streams};
 use osier::devices::{DeviceSlice, Graph, Pinned, Stream, UserKernel, copy};
 use osier::model::DeviceCalls;
 use osier::testing::{Network, ranks_on};
@@ -163,7 +163,7 @@ fn enqueued_collective_gives_result_of_blocking_one() {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     for network in Network::all() {
         let streams = super::streams(&context, 3);
         ranks_on(&network, 3, |comm| {
@@ -201,11 +201,13 @@ fn calls_in_a_row_wait_for_each_other_on_the_stream() {
 fn enqueued_barrier_waits_for_work_of_all_streams() {
     on_streams(&[Network::Shm], |comm, stream| {
         let (on, late) = (comm.on_stream(stream), Late::default());
+        // A driver may make no stream while another is held.
+        let told = Stream::new(stream.context()).unwrap();
+        comm.barrier().unwrap();
         if comm.rank() == 0 {
             late.hold(stream);
         }
         let passed = on.barrier().unwrap();
-        let told = Stream::new(stream.context()).unwrap();
         let host = comm.on_stream(&told);
         host.wait(&passed).unwrap();
         assert!(!passed.is_over());
@@ -288,7 +290,7 @@ fn captured_collective_gives_result_of_blocking_one_at_each_launch() {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     for network in Network::all() {
         for reductions in [Reductions::Auto, Reductions::Device] {
             let streams = super::streams(&context, 3);
@@ -338,12 +340,14 @@ fn graphs_of_others_reduce_at_each_launch() {
         let (data, mut sum) = (upload(stream, &[1i32; 100]), upload(stream, &[0i32; 100]));
         let (byte, mut got) = (memory(stream, 1), memory(stream, 1));
         let other = 1 - comm.rank();
-        let graph = of_others::OfOthers::capture(stream, of_others::GLOBAL, || {
+        let work = || {
             let on = comm.on_stream(stream);
             on.allreduce(&data, &mut sum, Op::Sum).unwrap();
             on.sendrecv(&byte, other, 0, &mut got, other, 0).unwrap();
             on.barrier().unwrap();
-        });
+        };
+        let meet = || comm.barrier().unwrap();
+        let graph = of_others::OfOthers::capture(stream, of_others::GLOBAL, work, meet);
         let graph = graph.unwrap_or_else(|code| panic!("the capture was spoiled: {code}"));
         for _ in 0..300 {
             graph.launch(stream);
@@ -540,7 +544,7 @@ fn reductions_combine_on_the_device() {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     for (network, ranks) in Network::all().into_iter().zip([2, 3]) {
         let streams = super::streams(&context, ranks);
         ranks_on(&network, ranks, |comm| {
@@ -571,7 +575,7 @@ fn reduction_on_device_runs_kernel_of_the_user() {
     let Ok(kernel) = kernel else {
         return driver::needs::missing("gpu", "it takes no library of the host");
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     let streams = super::streams(&context, 2);
     ranks_on(&Network::Shm, 2, |comm| {
         reduce_devices(&comm, Reductions::Device);
@@ -639,7 +643,7 @@ fn buffers_stay_on_devices() {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     for network in Network::all() {
         ranks_on(&network, 4, |comm| {
             let places: Vec<Vec<u32>> = (0..4).map(|rank| vec![rank / 2]).collect();
@@ -663,7 +667,7 @@ fn buffers_of_a_device_are_combined_here() {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     ranks_on(&Network::Shm, 1, |comm| {
         let stream = &Stream::new(&context).unwrap();
         let (mut right, input) = (numbers(1, 1), numbers(2, 1));
@@ -697,7 +701,7 @@ fn plans_for_devices_are_agreed() {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     ranks_on(&Network::Shm, 3, |comm| {
         let stream = &Stream::new(&context).unwrap();
         let unknown = comm.explain_on_devices(Operation::Bcast, 1 << 20);

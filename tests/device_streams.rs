@@ -20,7 +20,7 @@ use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, PROC_NULL, Type};
 use osier_kernels::Context;
 use osier_kernels::debug::Debug as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use support::{Watchdog, fails, pattern};
 
 /// A stream for each rank, made before any is held: a real driver may wait for the device when
@@ -30,12 +30,21 @@ fn streams(context: &Context, ranks: usize) -> Vec<Stream> {
     streams.collect()
 }
 
+/// One test at a time, and a watchdog of it. Ranks that end give memory back, for which a driver
+/// waits until the device is idle; a function of another test's that holds a stream would wait
+/// for that in turn.
+fn alone() -> (Watchdog, MutexGuard<'static, ()>) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    (Watchdog::start(), one)
+}
+
 /// Runs two ranks with a stream each.
 fn on_streams(networks: &[Network], f: impl Fn(&Communicator, &Stream) + Sync) {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     for network in networks {
         let streams = streams(&context, 2);
         ranks_on(network, 2, |comm| f(&comm, &streams[comm.rank()]));
@@ -322,7 +331,7 @@ fn leaving_releases_streams() {
     let Some(context) = driver::context() else {
         return;
     };
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     let stream = Stream::new(&context).unwrap();
     let slice = memory(&stream, 100);
     ranks_on(&Network::Shm, 2, |comm| {
@@ -402,14 +411,16 @@ fn graphs_of_others_send_and_receive_at_each_launch() {
             let (from, mut to) = (memory(stream, n), memory(stream, n));
             let sum = memory(stream, n);
             let mut handle = None;
-            let graph = of_others::OfOthers::capture(stream, of_others::GLOBAL, || {
+            let work = || {
                 let on = comm.on_stream(stream);
                 let got = on.irecv(&mut to, other, 1).unwrap();
                 let sent = on.isend(&from, other, 1).unwrap();
                 on.wait_all([&sent, &got]).unwrap();
                 copy::copy(stream, &to.after_stream(stream), &sum.after_stream(stream)).unwrap();
                 handle = Some(got);
-            });
+            };
+            let meet = || comm.barrier().unwrap();
+            let graph = of_others::OfOthers::capture(stream, of_others::GLOBAL, work, meet);
             let graph = graph.unwrap_or_else(|code| panic!("the capture was spoiled: {code}"));
             for round in 0..4usize {
                 upload(stream, &pattern(n, round + own), &from);
@@ -584,7 +595,7 @@ fn call_is_refused_where_streams_cannot_wait_for_memory() {
 #[ignore = "run by call_is_refused_where_streams_cannot_wait_for_memory"]
 fn child_without_words() {
     let context = driver::context().unwrap();
-    let _watchdog = Watchdog::start();
+    let _alone = alone();
     ranks_on(&Network::Shm, 1, |comm| {
         let stream = Stream::new(&context).unwrap();
         let on = comm.on_stream(&stream);

@@ -170,6 +170,8 @@ pub struct Pool {
     pub imported: Option<Arc<File>>,
     /// Whether it may be exported.
     pub exportable: bool,
+    /// Whether it was: only then its allocations have names for other processes.
+    pub exported: bool,
     /// Devices whose kernels reach what is imported into it, as bits.
     pub access: u64,
     /// Attributes that are set and read back.
@@ -424,6 +426,7 @@ impl State {
                 arena: Some(Arena::new(device)?),
                 imported: None,
                 exportable,
+                exported: false,
                 access: 1 << device,
                 attributes: HashMap::new(),
                 used: 0,

@@ -82,6 +82,8 @@ fn may_hinder_captures(name: &str) -> bool {
             | "cuModuleLoadDataEx"
             | "cuModuleLoadFatBinary"
             | "cuModuleUnload"
+            | "cuGraphInstantiate_v2"
+            | "cuGraphInstantiateWithFlags"
             | "cuMemAlloc_v2"
             | "cuMemAllocPitch_v2"
             | "cuMemAllocManaged"

@@ -63,9 +63,9 @@ pub fn wait_for_others() -> Result {
 /// Calls that wait for work which has nothing to do with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Known to: frees, closing, loading of kernels. (Unmapping is known not to.)
+    /// Known to: frees, closing, unpinning, loading of kernels. (Unmapping is known not to.)
     Always,
-    /// A driver may: making memory and streams, pinning and unpinning.
+    /// A driver may: making memory and streams, pinning.
     Perhaps,
 }
 

@@ -42,6 +42,8 @@ struct Known {
 struct Kept {
     memory: Vec<Arc<Memory>>,
     owners: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Recorded by the capture, until it has ended.
+    events: Vec<Event>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,6 +82,21 @@ impl Captures {
     /// Adds anything else.
     pub fn keep(&self, stream: &Stream, id: u64, owner: Arc<dyn Any + Send + Sync>) -> Result<()> {
         self.add(stream, id, |kept| kept.owners.push(owner))
+    }
+
+    /// Keeps an event that the capture has recorded.
+    pub fn keep_event(&self, stream: &Stream, id: u64, event: &Event) -> Result<()> {
+        self.add(stream, id, |kept| kept.events.push(event.clone()))
+    }
+
+    /// Whether a graph that others have captured, or capture, has owners: it may hold streams
+    /// whenever it is launched.
+    pub fn any_of_others(&self) -> bool {
+        let known = lock(&self.0);
+        let graphs = known.of_others.values().filter_map(Weak::upgrade);
+        graphs
+            .into_iter()
+            .any(|kept| !lock(&kept).owners.is_empty())
     }
 
     fn add(&self, stream: &Stream, id: u64, add: impl FnOnce(&mut Kept)) -> Result<()> {
@@ -210,10 +227,11 @@ impl Graph {
         let mut graph = abi::Graph::NULL;
         // SAFETY: a place for one graph; the capture began above.
         let ended = unsafe { driver.cuStreamEndCapture(stream.raw(), &mut graph) };
-        let kept = match id {
+        let mut kept = match id {
             Ok(Some(id)) => context.captures().end(id),
             _ => Kept::default(),
         };
+        kept.events.clear();
         let mut executable = abi::GraphExec::NULL;
         let instantiated = done.and(ended).and_then(|()| {
             // SAFETY: a place for one graph; the captured one is ours.
@@ -239,10 +257,16 @@ impl Graph {
     /// The driver refuses.
     pub fn launch(&self, stream: &Stream, after: &[After]) -> Result<Event> {
         after.iter().try_for_each(|after| order(after, stream))?;
-        let driver = self.context.enter()?;
-        // SAFETY: the graph lives; the driver keeps it until the launch is over.
-        unsafe { driver.cuGraphLaunch(self.executable, stream.raw()) }?;
-        let event = crate::copy::note(stream, &self.kept.memory)?;
+        let launch = || {
+            let driver = self.context.enter()?;
+            // SAFETY: the graph lives; the driver keeps it until the launch is over.
+            unsafe { driver.cuGraphLaunch(self.executable, stream.raw()) }?;
+            crate::copy::note(stream, &self.kept.memory)
+        };
+        let event = match self.kept.owners.is_empty() {
+            true => launch()?,
+            false => self.context.semaphores().launch(launch)?,
+        };
         *self.last.lock().unwrap_or_else(|e| e.into_inner()) = Some(event.clone());
         Ok(event)
     }

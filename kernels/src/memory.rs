@@ -621,10 +621,10 @@ fn plain(stream: &Stream, class: usize) -> Result<Block> {
 impl Context {
     /// Gives the driver the plain memory of the device that is kept although nobody has it,
     /// for other libraries to use; returns how many bytes that were. The driver may wait for
-    /// all work of the device, so nothing is given back while the host holds a stream. An
-    /// allocation of this crate that finds no memory does so by itself.
+    /// all work of the device, so nothing is given back while the host holds a stream, or a graph
+    /// with messages runs. An allocation of this crate that finds no memory does so by itself.
     pub fn give_back_kept(&self) -> usize {
-        let freed = self.semaphores().unless_shut(|| {
+        let freed = self.unless_held(|| {
             let driver = self.enter().ok()?;
             let blocks = self.kept_plain().drain();
             for block in &blocks {
@@ -696,7 +696,7 @@ impl Retired {
             return Some(self);
         }
         let mut kept = Some(self);
-        let _freed = (context.semaphores()).unless_shut(|| kept.take().map(Retired::free));
+        let _freed = context.unless_held(|| kept.take().map(Retired::free));
         kept
     }
 

@@ -10,6 +10,8 @@
 //! 4. A point whose number a kernel stores has no event of the driver until somebody needs
 //!    one: a wait of another stream, or of the host. That is recorded then, behind what the
 //!    stream has by then, so it passes late, never early.
+//! 5. An event that a capture has recorded is of no pool and is destroyed when the capture has
+//!    ended: recorded by another thread before that, a driver (580) crashed.
 
 use crate::completion::{Completion, Number, Seen};
 use crate::device::{Context, Entered};
@@ -166,6 +168,9 @@ impl Stream {
     /// # Errors
     /// The driver refuses.
     pub fn record(&self) -> Result<Event> {
+        if let Some(id) = self.capture()? {
+            return self.record_in(id);
+        }
         let (event, number) = match &self.0.completion {
             Some(completion) => completion.behind(self, || self.record_pooled())?,
             None => (self.record_pooled()?, None),
@@ -176,6 +181,20 @@ impl Stream {
             number,
         };
         Ok(Event::with(self.context(), mark))
+    }
+
+    /// An event of a capture that the stream takes part in: invariant 5.
+    fn record_in(&self, capture: u64) -> Result<Event> {
+        let context = self.context();
+        let driver = context.enter()?;
+        let mut raw = abi::Event::NULL;
+        // SAFETY: a place for one event.
+        unsafe { driver.cuEventCreate(&mut raw, abi::EVENT_DISABLE_TIMING) }?;
+        let event = Event::own(context, raw);
+        // SAFETY: event and stream live, in one context.
+        unsafe { driver.cuEventRecord(raw, self.raw()) }?;
+        context.captures().keep_event(self, capture, &event)?;
+        Ok(event)
     }
 
     /// An event of the pool, recorded.

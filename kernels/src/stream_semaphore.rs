@@ -12,8 +12,9 @@
 //! # Invariants
 //! 1. A word of a [`StreamSemaphore`] never gets less, so whoever waits for its last user passes.
 //! 2. A semaphore that is dropped is open: no stream waits for what nobody will do.
-//! 3. Nothing of this crate waits for the whole device while a semaphore is shut: what
-//!    would, such as giving memory back, comes later ([`StreamSemaphores::unless_shut`]).
+//! 3. Nothing of this crate waits for the whole device while a semaphore is shut, or a graph
+//!    runs that may shut a valve: what would, such as giving memory back, comes later
+//!    ([`Context::unless_held`]).
 //! 4. The words' memory lives as long as the process: a stream may look at a word long
 //!    after its semaphore was opened.
 //!
@@ -30,7 +31,7 @@
 use crate::device::Context;
 use crate::error::{DeviceError, Result};
 use crate::memory::Memory;
-use crate::stream::Stream;
+use crate::stream::{Event, Stream};
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,9 +57,11 @@ pub(crate) struct StreamSemaphores {
     shut: AtomicUsize,
     /// Valves that there are: a graph may shut its one whenever it runs.
     valves: AtomicUsize,
-    /// Held while something waits for the device: no semaphore is made meanwhile. Valves are
-    /// shut by the driver's threads, which must not wait.
+    /// Held while something waits for the device: no semaphore is made meanwhile, and no graph
+    /// is launched. Valves are shut by the driver's threads, which must not wait.
     waiting: Mutex<()>,
+    /// The last event of each launch of a graph that may shut valves.
+    launches: Mutex<Vec<Event>>,
 }
 
 impl StreamSemaphores {
@@ -83,20 +86,42 @@ impl StreamSemaphores {
         Ok(())
     }
 
-    /// Does what may wait for the whole device, unless a semaphore is shut: then `None`.
-    pub fn unless_shut<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+    /// Launches a graph that may shut valves, with the event behind it.
+    pub fn launch(&self, launch: impl FnOnce() -> Result<Event>) -> Result<Event> {
         let _waiting = lock(&self.waiting);
-        (!self.any_shut()).then(act)
+        let event = launch()?;
+        let mut launches = lock(&self.launches);
+        launches.retain(|last| !last.is_passed().unwrap_or(true));
+        launches.push(event.clone());
+        Ok(event)
     }
-}
 
-impl StreamSemaphores {
+    /// Whether such a launch is under way. Failed work shuts nothing any more.
+    fn any_launched(&self) -> bool {
+        let mut launches = lock(&self.launches);
+        launches.retain(|last| !last.is_passed().unwrap_or(true));
+        !launches.is_empty()
+    }
+
     /// Frees the words that have come to their last number.
     fn reap_late(&self, free: &mut Vec<Free>) {
         let mut late = lock(&self.late);
         let come =
             |((page, at), last): &mut (Free, u32)| page.word(*at).load(Ordering::Acquire) == *last;
         free.extend(late.extract_if(.., come).map(|(word, _)| word));
+    }
+}
+
+impl Context {
+    /// Does what may wait for the whole device, unless the host holds a stream or a graph may
+    /// have it hold one meanwhile: then `None`. Graphs that others have captured are launched
+    /// unseen, so while one of them lives nothing is done.
+    pub(crate) fn unless_held<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let semaphores = self.semaphores();
+        let _waiting = lock(&semaphores.waiting);
+        let held =
+            semaphores.any_shut() || semaphores.any_launched() || self.captures().any_of_others();
+        (!held).then(act)
     }
 }
 

@@ -193,7 +193,7 @@ fn captures_of_others_keep_what_their_nodes_use() {
     let before = stream.record().unwrap();
     let called = Arc::new(AtomicUsize::new(0));
     let counts = called.clone();
-    let graph = OfOthers::capture(&stream, GLOBAL, || {
+    let work = || {
         let view = |slice: &DeviceSlice<u8>, layout| {
             DeviceView::new(slice, 0, layout, 1)
                 .unwrap()
@@ -222,8 +222,8 @@ fn captures_of_others_keep_what_their_nodes_use() {
             counts.fetch_add(1, Ordering::Relaxed);
         });
         stream.call(&call).unwrap();
-    })
-    .unwrap();
+    };
+    let graph = OfOthers::capture(&stream, GLOBAL, work, || ()).unwrap();
     drop((packed, second, packer));
     let other = Stream::new(&context).unwrap();
     other.wait(&stream.record().unwrap()).unwrap();
@@ -258,11 +258,12 @@ fn captures_of_others_keep_what_their_nodes_use() {
 fn threads_of_users_stay_strict_in_captures() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
-    let spoiled = OfOthers::capture(&stream, GLOBAL, || {
+    let work = || {
         drop(memory(&Stream::new(&context).unwrap(), 512));
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
         assert_eq!(of_others::allocate(), 900);
-    });
+    };
+    let spoiled = OfOthers::capture(&stream, GLOBAL, work, || ());
     // CUDA_ERROR_STREAM_CAPTURE_INVALIDATED.
     assert_eq!(spoiled.err(), Some(901));
     stream.synchronize().unwrap();

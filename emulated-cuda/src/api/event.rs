@@ -19,7 +19,21 @@ pub fn record(state: &mut State, event: Handle, stream: Handle) -> Result {
             "wrong context: the event was made in another one than the stream",
         ));
     }
-    if let Some(capture) = target.capture.clone() {
+    let capture = target.capture.clone();
+    let into = capture.as_ref().map(|(graph, _)| *graph);
+    let before = state
+        .event(event)?
+        .captured
+        .as_ref()
+        .map(|(graph, _)| *graph);
+    let under_way = |graph: &Handle| state.captures.contains_key(graph);
+    if before != into && before.as_ref().is_some_and(under_way) {
+        return Err(Fault::named(
+            abi::ERROR_CAPTURED_EVENT,
+            "the event belongs to a capture under way, and is recorded elsewhere: a driver may crash",
+        ));
+    }
+    if let Some(capture) = capture {
         state.event(event)?.captured = Some(capture);
         return Ok(());
     }

@@ -232,7 +232,7 @@ entries! {
         };
         state.check_unused(found.start, found.end(), &found.describe())?;
         drop(state);
-        wait_for_context(Waits::Perhaps)?;
+        wait_for_context(Waits::Always)?;
         lock()?.memory.remove(address, None);
         Ok(())
     }

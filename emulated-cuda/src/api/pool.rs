@@ -221,6 +221,7 @@ entries! {
         if kind != abi::HANDLE_POSIX_FD || !pool.exportable {
             return Err(invalid("the pool was not created to be exported as a descriptor"));
         }
+        pool.exported = true;
         let arena = pool.arena.as_ref().ok_or_else(|| invalid("an imported pool is not exported again"))?;
         out.set(arena.file.duplicate()?.into_raw_fd())
     }
@@ -247,6 +248,7 @@ entries! {
             arena: None,
             imported: Some(File::map(own, 0, FILE_SPAN)?),
             exportable: false,
+            exported: false,
             access: 1 << device,
             attributes: Default::default(),
             used: 0,
@@ -256,11 +258,15 @@ entries! {
     }
 
     fn cuMemPoolExportPointer(out: Out<Opaque64>, address: u64) {
-        let state = lock()?;
-        let found = state.memory.exact(address)?;
-        let (Kind::Pooled(_), Some((file, offset))) = (found.kind, &found.file) else {
+        let mut state = lock()?;
+        let found = state.memory.exact(address)?.clone();
+        let (Kind::Pooled(pool), Some((file, offset))) = (found.kind, &found.file) else {
             return Err(invalid(format!("{} is not of a pool", found.describe())));
         };
+        // Not reported as misuse: a caller tries, and exports the pool.
+        if !state.pool(pool)?.exported {
+            return Err(Fault::plain(abi::ERROR_INVALID_VALUE));
+        }
         out.set(Ticket {
             kind: 3,
             process: std::process::id(),

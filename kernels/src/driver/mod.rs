@@ -150,7 +150,7 @@ entry_points! {
     cuUserObjectRelease(object: UserObject, count: c_uint);
     cuGraphRetainUserObject(graph: Graph, object: UserObject, count: c_uint, flags: c_uint);
     cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
-    cuGraphInstantiateWithFlags(executable: *mut GraphExec, graph: Graph, flags: u64);
+    cuGraphInstantiateWithFlags(executable: *mut GraphExec, graph: Graph, flags: u64) beside_captures;
     cuGraphLaunch(executable: GraphExec, stream: Stream);
     cuGraphDestroy(graph: Graph);
     cuGraphExecDestroy(executable: GraphExec);

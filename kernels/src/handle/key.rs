@@ -237,7 +237,9 @@ impl Key {
         }
         let handle = match found.made {
             Made::Plain => MemoryHandle::at(context, found.start)?,
-            Made::SharedPool | Made::OtherPool => pool::pointer(context, found.start)?,
+            Made::SharedPool | Made::OtherPool => {
+                pool::pointer(context, found.pool(), found.start)?
+            }
             _ => [0; 64],
         };
         Ok(Key {

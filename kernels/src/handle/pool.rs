@@ -95,12 +95,19 @@ pub(super) fn export(context: &Context, pool: abi::MemoryPool) -> Result<OwnedFd
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Names an allocation of a pool within it.
-pub(super) fn pointer(context: &Context, start: u64) -> Result<[u8; 64]> {
+/// Names an allocation of a pool within it. A driver may refuse to before the pool itself was
+/// exported.
+pub(super) fn pointer(context: &Context, pool: abi::MemoryPool, start: u64) -> Result<[u8; 64]> {
     let driver = context.enter()?;
     let mut handle = abi::IpcHandle([0; 64]);
-    // SAFETY: a place for one handle; an address of no pool is refused.
-    unsafe { driver.cuMemPoolExportPointer(&mut handle, start) }?;
+    let mut name = || {
+        // SAFETY: a place for one handle; an address of no pool is refused.
+        unsafe { driver.cuMemPoolExportPointer(&mut handle, start) }
+    };
+    if name().is_err() {
+        export(context, pool)?;
+        name()?;
+    }
     Ok(handle.0)
 }
 

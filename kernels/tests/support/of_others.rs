@@ -54,8 +54,14 @@ pub fn allocate() -> u32 {
 pub struct OfOthers(Handle);
 
 impl OfOthers {
-    /// Captures work in a mode; the code of the end, if the capture was spoiled.
-    pub fn capture(stream: &Stream, mode: c_uint, work: impl FnOnce()) -> Result<OfOthers, u32> {
+    /// Captures work in a mode; the code of the end, if the capture was spoiled. A capture of
+    /// another thread forbids to make the graph executable: `meet` waits until there is none.
+    pub fn capture(
+        stream: &Stream,
+        mode: c_uint,
+        work: impl FnOnce(),
+        meet: impl FnOnce(),
+    ) -> Result<OfOthers, u32> {
         enter(stream.context());
         let raw = stream.as_raw();
         let (mut graph, mut executable): (Handle, Handle) =
@@ -69,6 +75,7 @@ impl OfOthers {
             0 => {}
             code => return Err(code),
         }
+        meet();
         let made = call!(cuGraphInstantiateWithFlags(
             &mut executable => *mut Handle, graph => Handle, 0 => u64
         ));
