@@ -84,7 +84,7 @@ impl Communicator {
     #[cold]
     fn make_round(&self, of: &Ask, site: Site) -> Result<Box<Round>> {
         let mut mine = vec![0u8; PAIR];
-        let (all, any, class) = of.spaces();
+        let (all, any, class) = self.spaces_of(of);
         let least = [u8::from(all), u8::from(!any), u8::MAX - class as u8];
         mine[SPACES][..3].copy_from_slice(&least);
         mine[SPACES][3] = u8::from(of.error.is_none());

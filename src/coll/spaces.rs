@@ -38,6 +38,7 @@ use crate::model::{GpuLinks, GpuName, Places, RankLinks};
 use osier_collectives::{Association, Call, DeviceLink, DeviceLinks, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::Result;
+use osier_engine::protocol::device::Reductions;
 use osier_kernels::exchange::{MOST_BYTES, MOST_RANKS};
 use osier_kernels::{Context, Driver};
 use std::sync::atomic::Ordering;
@@ -137,7 +138,7 @@ impl Communicator {
                 self.0.spaces.learn(kind, found);
             }
         } else if asks {
-            let (all, any, class) = ask.spaces();
+            let (all, any, class) = self.spaces_of(ask);
             let mut mine = [u32::from(all), u32::from(!any), ANY_CLASS - class];
             self.allreduce_in_place(&mut mine, &crate::Op::Min)?;
             found = Found::new(mine[0] == 1, mine[1] == 0, ANY_CLASS - mine[2]);
@@ -161,6 +162,15 @@ impl Communicator {
             ask.may_be_in_one_kernel(may && exchanges && !checked);
         }
         Ok(())
+    }
+
+    /// What this rank says of a call: whether all of its memory lies on devices, whether any
+    /// does, and the size class. A rank that has been told where reductions combine keeps all from
+    /// agreeing on a place; each then does as it was told.
+    pub(crate) fn spaces_of(&self, ask: &Ask) -> (bool, bool, u32) {
+        let (all, any, class) = ask.spaces();
+        let told = self.core().devices.reductions() != Reductions::Auto;
+        (all && !(told && ask.call.operation.reduces()), any, class)
     }
 
     /// Ranks exchange the places of their devices: once, when all are known to use one.
