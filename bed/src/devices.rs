@@ -26,6 +26,8 @@ pub struct DeviceTraffic {
     pub kernel_bytes: u64,
     /// Combinations of collective calls that kernels of this rank have made.
     pub combined: u64,
+    /// Bytes that calls whose steps the host takes have had copied from devices or to them.
+    pub crossed: u64,
     /// Allocations of other processes that this rank has open now.
     pub mappings: usize,
 }
@@ -42,6 +44,7 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
         kernels: counters.kernels,
         kernel_bytes: counters.kernel_bytes,
         combined: counters.combined,
+        crossed: counters.crossed,
         mappings: core(comm).devices.mappings(),
     }
 }

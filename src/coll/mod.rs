@@ -292,6 +292,7 @@ impl Communicator {
             run.shadow = staged.shadow;
             run.on_device = staged.on_device;
             run.kept = staged.kept;
+            run.crossings = staged.crossings;
         }
         run.program = call.program;
         run.combiner = ask.combiner;

@@ -63,7 +63,7 @@ fn exchange(comm: &Communicator, stream: &Stream, spaces: Spaces) -> u64 {
             "from {peer}"
         );
     }
-    now.copied - before.copied + now.handed - before.handed
+    now.copied - before.copied + now.handed - before.handed + now.crossed - before.crossed
 }
 
 /// Ranks agree on the place of calls whose bytes none of them knows whole, and where some

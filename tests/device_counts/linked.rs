@@ -13,7 +13,8 @@ fn moved(comm: &Communicator, runs: &Communicator, call: impl FnOnce()) -> (u64,
     call();
     let now = device_traffic(runs);
     let mut all = [
-        now.copied - before.copied + now.handed - before.handed + now.device_slots
+        now.copied - before.copied + now.crossed - before.crossed + now.handed - before.handed
+            + now.device_slots
             - before.device_slots,
         now.kernel_bytes - before.kernel_bytes,
     ];

@@ -20,6 +20,7 @@
 
 pub mod bar1;
 pub mod bounce;
+pub mod crossing;
 pub mod descriptors;
 pub mod direct;
 pub mod export;

@@ -40,7 +40,7 @@ use super::foreign::Foreign;
 use super::in_segment::{At, Segment};
 use super::inline::{Begun, Desk, InSegment};
 use super::program::{Action, Program, TAG_BITS};
-use super::run::{COPY, Combination, HALF, Phase, Run, Work, copy};
+use super::run::{Across, COPY, Combination, HALF, Phase, Run, Work, copy};
 use super::short::ShortCalls;
 use super::step::{self, Messages, Started, Taken};
 use crate::check::Site;
@@ -189,6 +189,9 @@ pub trait Driver: Segment {
 
     /// Counts a combination that a kernel makes.
     fn count_combined(&mut self);
+
+    /// Counts bytes that a device copies from or to memory of the host in its memory's place.
+    fn count_crossed(&mut self, bytes: usize);
 
     /// Runs a user's function once the lane's lock is free, and then calls [`combined`].
     fn combine(&mut self, run: u32, instance: u32, combination: Combination);
@@ -490,8 +493,10 @@ fn start<D: Driver>(driver: &mut D, run: &mut Run, error: Option<Error>, failed_
     if let Some(e) = error {
         fail(driver, run, e, failed_rank);
     }
-    let before = std::mem::take(&mut run.before);
-    copy_across(driver, run, before, TO_HOST);
+    if !run.before.is_empty() {
+        let before = std::mem::take(&mut run.before);
+        copy_across(driver, run, before, TO_HOST);
+    }
     go_on(driver, run);
 }
 
@@ -755,14 +760,27 @@ fn message_within<D: Driver>(
     settle(messages.driver, run, sends, taken);
 }
 
-/// Begins to copy between devices and the host, by messages to itself.
-fn copy_across<D: Driver>(driver: &mut D, run: &mut Run, all: Vec<(RawView, RawView)>, tag: u32) {
-    for (at, ends) in all.into_iter().enumerate() {
+/// Begins to copy between devices and the host.
+#[cold]
+fn copy_across<D: Driver>(driver: &mut D, run: &mut Run, all: Vec<Across>, tag: u32) {
+    for (at, across) in all.into_iter().enumerate() {
         if run.phase != Phase::Running {
             return;
         }
         let tag = tag + at as u32 % COPY_TAGS;
-        message_within(driver, run, ends, tag, [COPY, COPY]);
+        match across {
+            Across::Message(from, to) => {
+                message_within(driver, run, (from, to), tag, [COPY, COPY]);
+            }
+            Across::Work(crossing, what) => {
+                run.copies += 1;
+                driver.count_crossed(crossing.bytes());
+                match crossing.begin(what) {
+                    Ok(work) => works_on(driver, run, COPY, Work::Kernel(work)),
+                    Err(e) => settle(driver, run, COPY, Taken::Failed(e.into(), None)),
+                }
+            }
+        }
     }
 }
 

@@ -30,9 +30,11 @@ use crate::check::Site;
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::device::Devices;
+use crate::device::crossing::Crossing;
 use crate::device::direct::Direct;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::on_device::{Combining, Operands};
+use crate::protocol::device::Move;
 use crate::view::RawView;
 use osier_collectives::Region;
 use osier_kernels::Stream;
@@ -142,6 +144,15 @@ pub struct Then {
     pub judge: Judge,
 }
 
+/// A copy between a device and the host.
+#[derive(Debug)]
+pub enum Across {
+    /// By a message to itself.
+    Message(RawView, RawView),
+    /// By the device.
+    Work(Arc<Crossing>, Move),
+}
+
 /// In place of an instance: an operation that copies from or to a device before the first
 /// step, or behind the last;
 pub const COPY: u32 = u32::MAX;
@@ -193,14 +204,15 @@ pub struct Run {
     pub works: Vec<(u32, Work)>,
     /// The stream of the user that may take a step.
     pub stream: Option<Stream>,
-    /// What is copied before the first step, and behind the last, by messages to
-    /// itself: from and to memory of devices.
-    pub before: Vec<(RawView, RawView)>,
-    pub after: Vec<(RawView, RawView)>,
+    /// What is copied before the first step, and behind the last: from and to memory of devices.
+    pub before: Vec<Across>,
+    pub after: Vec<Across>,
     /// Operations of these in flight.
     pub copies: u32,
     /// Copies of what had gaps.
     pub kept: Vec<Vec<u8>>,
+    /// Memory of the host in place of a device's.
+    pub crossings: Vec<Arc<Crossing>>,
     /// Memory that must live until the end.
     #[allow(dead_code, reason = "it is only kept")]
     pub owner: Option<Box<dyn Any + Send>>,
@@ -261,6 +273,7 @@ impl Run {
         self.after.clear();
         self.copies = 0;
         self.kept.clear();
+        self.crossings.clear();
         self.owner = None;
         self.waker = None;
         self.notify = None;

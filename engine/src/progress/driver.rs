@@ -214,6 +214,10 @@ impl Driver for Lane {
         self.port.counters.combined += 1;
     }
 
+    fn count_crossed(&mut self, bytes: usize) {
+        self.port.counters.crossed += bytes as u64;
+    }
+
     fn combine(&mut self, run: u32, instance: u32, combination: Combination) {
         self.port.owed.combine(run, instance, combination);
     }

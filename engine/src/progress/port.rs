@@ -50,6 +50,8 @@ pub struct Counters {
     pub kernel_bytes: u64,
     /// Combinations of runs that kernels have made.
     pub combined: u64,
+    /// Bytes that calls whose steps the host takes have had copied from devices or to them.
+    pub crossed: u64,
 }
 
 /// What the protocols of a lane share; see [`super::port`].

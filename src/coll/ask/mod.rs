@@ -13,18 +13,22 @@ use super::placement::Crossings;
 use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::Call;
+use osier_engine::device::Devices;
+use osier_engine::device::crossing::Crossing;
 use osier_engine::error::{Error, ErrorKind};
 use osier_engine::exec::inline::Begun;
 use osier_engine::exec::memory::{Buffers, Pieces};
 use osier_engine::exec::on_device::Combining;
 use osier_engine::exec::operator::Fit;
 use osier_engine::exec::program::{Program, RunsOn};
-use osier_engine::exec::run::{Combiner, Shadow};
+use osier_engine::exec::run::{Across, Combiner, Shadow};
+use osier_engine::protocol::device::Move;
 use osier_engine::view::{
     Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, Plain, RawView, View, ViewMut,
 };
 use osier_kernels::exchange::Combination;
 use osier_kernels::{Context, Stream};
+use std::sync::Arc;
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
 pub trait Contribution {
@@ -159,22 +163,55 @@ pub(crate) struct Ask {
 #[derive(Default)]
 pub(crate) struct Staged {
     /// What is copied from devices before, and to them behind.
-    pub before: Vec<(RawView, RawView)>,
-    pub after: Vec<(RawView, RawView)>,
+    pub before: Vec<Across>,
+    pub after: Vec<Across>,
     /// The result, which belongs into memory with gaps.
     pub shadow: Option<Shadow>,
     pub kept: Vec<Vec<u8>>,
+    pub crossings: Vec<Arc<Crossing>>,
     /// Nothing does: the run works there.
     pub on_device: Option<Combining>,
 }
 
 impl Staged {
     /// Copies a view nowhere in particular, before the first step.
-    fn waits_for(&mut self, view: RawView) {
-        let mut bytes = vec![0u8; view.bytes()];
-        let host = RawView::untyped(bytes.as_mut_ptr(), bytes.len());
+    fn waits_for(&mut self, devices: &Arc<Devices>, view: &RawView) {
+        let (reads, writes) = (true, false);
+        self.instead(devices, view, Crossings { reads, writes });
+    }
+
+    /// Memory of the host as long as a view.
+    fn room(&mut self, bytes: usize) -> RawView {
+        let mut bytes = vec![0u8; bytes];
+        let room = RawView::untyped(bytes.as_mut_ptr(), bytes.len());
         self.kept.push(bytes);
-        self.before.push((view, host));
+        room
+    }
+
+    /// Memory of the host in place of a device's, from and to which it is copied.
+    fn instead(
+        &mut self,
+        devices: &Arc<Devices>,
+        view: &RawView,
+        Crossings { reads, writes }: Crossings,
+    ) -> RawView {
+        if view.bytes() == 0 {
+            return self.room(0);
+        }
+        let crossing = |memory| Crossing::of(devices, memory).map(Arc::new);
+        if let Some(crossing) = view.as_device().and_then(crossing) {
+            let copied = |way| Across::Work(crossing.clone(), way);
+            self.before.extend(reads.then(|| copied(Move::Fill)));
+            self.after.extend(writes.then(|| copied(Move::Empty)));
+            let host = RawView::untyped(crossing.host(), crossing.bytes());
+            self.crossings.push(crossing);
+            return host;
+        }
+        let host = self.room(view.bytes());
+        let copied = |from: &RawView, to: &RawView| Across::Message(from.clone(), to.clone());
+        self.before.extend(reads.then(|| copied(view, &host)));
+        self.after.extend(writes.then(|| copied(&host, view)));
+        host
     }
 }
 
@@ -309,7 +346,8 @@ impl Ask {
             None
         };
         if let Some(behind) = self.behind.take() {
-            staged.get_or_insert_default().waits_for(behind);
+            let staged = staged.get_or_insert_default();
+            staged.waits_for(&comm.core().devices, &behind);
         }
         if self.call.shares_memory() {
             // The result lies at the front of what went in.
@@ -329,7 +367,8 @@ impl Ask {
         }
         let [send, recv] = self.crossings(comm.rank());
         let call = &self.call;
-        for (pieces, Crossings { reads, writes }) in [
+        let devices = &comm.core().devices;
+        for (pieces, crossings) in [
             (&mut self.buffers.send, send),
             (&mut self.buffers.recv, recv),
         ] {
@@ -340,21 +379,13 @@ impl Ask {
                 if !(device || gaps) {
                     return view.clone();
                 }
-                let mut bytes = vec![0u8; view.bytes()];
-                let host = RawView::untyped(bytes.as_mut_ptr(), bytes.len());
-                staged.kept.push(bytes);
                 if device {
-                    if reads && host.bytes() > 0 {
-                        staged.before.push((view.clone(), host.clone()));
-                    }
-                    if writes && host.bytes() > 0 {
-                        staged.after.push((host.clone(), view.clone()));
-                    }
-                    return host;
+                    return staged.instead(devices, view, crossings);
                 }
+                let host = staged.room(view.bytes());
                 // Both are of the host, and as long as each other.
                 let _ = osier_engine::exec::run::copy(view, &host);
-                if writes {
+                if crossings.writes {
                     staged.shadow = Some(Shadow {
                         packed: host.clone(),
                         into: view.clone(),

@@ -56,7 +56,8 @@ pub fn run(comm: &Communicator, calls: usize, way: &str) {
         }
     }
     let now = device_traffic(comm);
-    let host = now.copied - before.copied + now.handed - before.handed;
+    let host =
+        now.copied - before.copied + now.handed - before.handed + now.crossed - before.crossed;
     assert_eq!(host > 0, !stays, "{host} bytes and slots of the host");
     assert!(device.bytes(&recv) == right);
     super::through(comm);

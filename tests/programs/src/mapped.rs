@@ -155,6 +155,7 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
         kernels: now.kernels - before.kernels,
         kernel_bytes: now.kernel_bytes - before.kernel_bytes,
         combined: now.combined - before.combined,
+        crossed: now.crossed - before.crossed,
         mappings: now.mappings,
     }
 }

@@ -100,22 +100,28 @@ impl std::fmt::Debug for Inbound {
 
 impl Inbound {
     /// For a message of `message` bytes, of which those that do not fit the view are
-    /// never written. `other_process`: from one on this machine.
+    /// never written. `others`: from one on this machine.
     pub fn new(
         devices: &Arc<Devices>,
         memory: &DeviceMemory,
         message: usize,
-        other_process: bool,
+        others: bool,
     ) -> Result<Inbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes().min(message);
         let (end, lent) = (memory.end(), Lent::new(devices, &view));
-        let turns = lent.turns(other_process);
+        let turns = lent.turns(others);
         let model = devices.model();
         Ok(Inbound {
             devices: devices.clone(),
             blocks: lent.device.model.unpack_blocks(end.class),
-            engine: engine(&model, Some(&lent), end, (Move::Empty, bytes), turns),
+            engine: engine(
+                &model,
+                Some(&lent.device.context),
+                end,
+                (Move::Empty, bytes),
+                turns,
+            ),
             lent,
             late: Late::of(&view),
             view,

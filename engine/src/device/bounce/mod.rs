@@ -28,21 +28,21 @@ pub use outbound::Outbound;
 
 use super::{Device, Devices};
 use crate::protocol::device::{Between, End, Means, Model, Move, SHORT_BYTES, Turns};
-use osier_kernels::{DeviceError, DeviceView, Engine, Ordered, Stream};
+use osier_kernels::{Context, DeviceError, DeviceView, Engine, Ordered, Stream};
 use std::sync::{Arc, OnceLock};
 
 /// What moves a message of one run: short ones a kernel where that tells its end itself, for
 /// behind a copy come an event and a store; else whichever is quicker to begin. Where another
 /// process may have the device's turn, a copy engine, which needs none.
-fn engine(
+pub(super) fn engine(
     model: &Model,
-    lent: Option<&Lent>,
+    context: Option<&Context>,
     end: End,
     what: (Move, usize),
     turns: Turns,
 ) -> Engine {
     let ((what, bytes), turns) = (what, turns.are_taken());
-    let tells = || lent.is_some_and(|lent| lent.device.context.tells_ends());
+    let tells = || context.is_some_and(Context::tells_ends);
     let quicker = || model.means(end, what, bytes, (false, turns)).0 == Means::Kernel;
     match bytes <= SHORT_BYTES && (!turns && tells() || quicker()) {
         true => Engine::Kernel,
@@ -92,10 +92,10 @@ impl Lent {
         Ok(self.stream.get_or_init(|| stream))
     }
 
-    /// Whether the other end of a message, of another process on this machine or not, may have
-    /// the device by turns.
-    fn turns(&self, other_process: bool) -> Turns {
-        match other_process && self.device.in_turns {
+    /// Whether processes may have the device by turns while a message is on its way: its other
+    /// end, or, if it is to the rank itself, those of the call that it is part of.
+    fn turns(&self, others: bool) -> Turns {
+        match others && self.device.in_turns {
             true => Turns::Receiver,
             false => Turns::None,
         }

@@ -49,17 +49,17 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// Begins to pack. `other_process`: for one on this machine.
+    /// Begins to pack. `others`: for one on this machine.
     pub fn new(
         devices: &Arc<Devices>,
         memory: &DeviceMemory,
         claim: Claim,
-        other_process: bool,
+        others: bool,
     ) -> Result<Outbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes();
         let lent = Lent::new(devices, &view);
-        let (end, turns) = (memory.end(), lent.turns(other_process));
+        let (end, turns) = (memory.end(), lent.turns(others));
         let mut outbound = Outbound::of(devices, bytes, claim, (end, turns), Some((lent, view)));
         outbound.advance()?;
         Ok(outbound)
@@ -89,7 +89,7 @@ impl Outbound {
             late: from.as_ref().map_or(Late::never(), |(_, v)| Late::of(v)),
             engine: engine(
                 &devices.model(),
-                from.as_ref().map(|(lent, _)| lent),
+                from.as_ref().map(|(lent, _)| &lent.device.context),
                 end,
                 (Move::Fill, bytes),
                 turns,

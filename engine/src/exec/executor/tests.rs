@@ -526,6 +526,8 @@ impl Driver for Rank {
 
     fn count_combined(&mut self) {}
 
+    fn count_crossed(&mut self, _bytes: usize) {}
+
     fn combine(&mut self, _run: u32, _instance: u32, _combination: Combination) {
         unreachable!("the operator is the library's")
     }

@@ -9,6 +9,7 @@ use crate::device::export::{ExportedEvent, ReadyEvent};
 use crate::error::Error;
 use crate::progress::arrival::Arrival;
 use crate::progress::lane::Lane;
+use crate::progress::links::Links;
 use crate::progress::op::{Exposed, Op};
 use crate::progress::port::Port;
 use crate::protocol::device::Class;
@@ -233,6 +234,12 @@ pub(crate) fn send_ready(port: &mut Port, handle: u32) -> bool {
 /// Whether a peer is another process that may open our devices' memory.
 pub(crate) fn opens_devices(port: &Port, peer: u32) -> bool {
     port.links.sharing(peer).devices
+}
+
+/// Whether other processes may need the device while a message to or from a peer is on its way:
+/// that is one of them, or it is this rank itself, which copies so for calls with others.
+pub(crate) fn turns_matter(links: &Links, own: u32, peer: u32) -> bool {
+    links.sharing(peer).devices || peer == own
 }
 
 /// The offer in an RTS.

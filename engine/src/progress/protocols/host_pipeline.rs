@@ -22,7 +22,7 @@
 //!    receiver asks for fragments), or by CANCEL.
 
 use super::outbox::Step;
-use super::{device_get, eager, host_staged, rendezvous};
+use super::{device_get, device_memory, eager, host_staged, rendezvous};
 use crate::device::bounce::Outbound;
 use crate::device::pool::{Claim, SlotAddress};
 use crate::error::Error;
@@ -162,9 +162,9 @@ pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error>
     if let Some(outbound) = op.outbound() {
         return Ok(outbound.hand_over());
     }
-    let other = port.links.sharing(op.peer).devices;
+    let others = device_memory::turns_matter(&port.links, port.own, op.peer);
     let made = match op.view.as_device().cloned() {
-        Some(memory) => Outbound::new(&port.devices, &memory, Claim::Announced, other),
+        Some(memory) => Outbound::new(&port.devices, &memory, Claim::Announced, others),
         None => Ok(Outbound::of_host(&port.devices, op.total)),
     };
     let mut transfer = made.map_err(|e| port.device_error(handle, e))?;

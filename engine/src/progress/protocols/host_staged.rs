@@ -96,7 +96,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
         return Ok(Source::View);
     };
     let (memory, queued) = (memory.clone(), matches!(op.protocol, Protocol::Queued(_)));
-    let other = port.links.sharing(op.peer).devices;
+    let others = device_memory::turns_matter(&port.links, port.own, op.peer);
     if op.total == 0 {
         let nothing = Source::Packed(std::ptr::dangling(), 0);
         let usable = memory.check().map(|()| nothing);
@@ -115,7 +115,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
     };
     let ready = match port.ops.get_mut(handle).and_then(Op::outbound) {
         Some(outbound) => outbound.ready(),
-        None => Outbound::new(&port.devices, &memory, claim, other).and_then(|mut outbound| {
+        None => Outbound::new(&port.devices, &memory, claim, others).and_then(|mut outbound| {
             let ready = outbound.ready();
             protocols::set_bounce(port, handle, Bounce::Out(outbound));
             ready
@@ -315,8 +315,8 @@ pub(crate) fn begin_inbound(port: &mut Port, handle: u32) -> bool {
     let Some(memory) = op.view.as_device().cloned() else {
         return false;
     };
-    let other = port.links.sharing(peer).devices;
-    match Inbound::new(&port.devices, &memory, total, other) {
+    let others = device_memory::turns_matter(&port.links, port.own, peer);
+    match Inbound::new(&port.devices, &memory, total, others) {
         Ok(inbound) => {
             protocols::set_bounce(port, handle, Bounce::In(inbound));
             true
