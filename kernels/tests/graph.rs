@@ -8,10 +8,11 @@ use of_others::{GLOBAL, OfOthers};
 use osier_datatype::{Basic, Layout, Operator, Type};
 use osier_kernels::{
     After, Callback, Context, DeviceError, DeviceSlice, DeviceView, Graph, Kind, Packer, Pinned,
-    Stream, copy,
+    Stream, Valve, copy,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 use support::{context, download};
 
 fn upload(stream: &Stream, bytes: &[u8], to: &DeviceSlice<u8>) {
@@ -251,6 +252,43 @@ fn captures_of_others_keep_what_their_nodes_use() {
         osier_kernels::reap_graphs();
         std::thread::yield_now();
     }
+}
+
+/// A graph that was launched may shut its valve at any time, so memory that the driver gives back
+/// only when the device is idle waits for its end: whoever opens the valve may need the driver.
+#[test]
+fn nothing_is_given_back_while_a_graph_may_hold_streams() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let valve = Arc::new(Valve::new(&context).unwrap());
+    let graph = Graph::capture(&stream, |stream| {
+        let shuts = valve.clone();
+        stream.call(&Callback::new(move || shuts.set(false)))?;
+        valve.hold(stream)
+    });
+    let graph = graph.unwrap();
+    let managed = DeviceSlice::<u8>::with_kind(&stream, Kind::Managed, 4096).unwrap();
+    stream.synchronize().unwrap();
+    // Launched, and not begun.
+    let (go, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    let held = Callback::new(move || {
+        let _ = waits.lock().unwrap().recv();
+    });
+    stream.call(&held).unwrap();
+    let over = graph.launch(&stream, &[]).unwrap();
+    let (dropped, is_dropped) = mpsc::channel();
+    std::thread::spawn(move || {
+        drop(managed);
+        let _ = dropped.send(());
+    });
+    let returned = is_dropped.recv_timeout(Duration::from_secs(60));
+    go.send(()).unwrap();
+    while !over.is_passed().unwrap() {
+        valve.set(true);
+        std::thread::yield_now();
+    }
+    returned.expect("memory is dropped while the graph runs");
 }
 
 /// A thread of the user has its own mode again behind calls of this crate.

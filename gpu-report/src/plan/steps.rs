@@ -268,7 +268,7 @@ impl Builder<'_> {
             ),
             (
                 "pack structures",
-                30,
+                45,
                 format!(
                     "--shapes block-8-16,block-64-128,structure,cache,{lists} --sizes {one} {reps}"
                 ),
@@ -280,7 +280,7 @@ impl Builder<'_> {
             ),
             (
                 "pack corpus",
-                25,
+                60,
                 format!(
                     "--shapes corpus --sizes 64K {}",
                     scale.of("-r 1", "-r 3", "")
