@@ -100,7 +100,7 @@ impl std::fmt::Debug for Inbound {
 
 impl Inbound {
     /// For a message of `message` bytes, of which those that do not fit the view are
-    /// never written. `others`: from one on this machine.
+    /// never written. `others`: processes that may have the device by turns meanwhile.
     pub fn new(
         devices: &Arc<Devices>,
         memory: &DeviceMemory,

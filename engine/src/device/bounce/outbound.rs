@@ -49,7 +49,7 @@ pub struct Outbound {
 }
 
 impl Outbound {
-    /// Begins to pack. `others`: for one on this machine.
+    /// Begins to pack. `others`: processes that may have the device by turns meanwhile.
     pub fn new(
         devices: &Arc<Devices>,
         memory: &DeviceMemory,
