@@ -255,7 +255,10 @@ fn costs_of_calls_are_measured_shown_and_explained() {
     // Cores that were moved meanwhile have a set of their own, which is shown first.
     let sets = again["sets"].as_array().unwrap();
     let kept = sets.iter().any(|set| set["measured"] == shown["measured"]);
-    assert!(kept, "{again}");
+    // Costs whose measurement they were moved in are of no known distance, and give way.
+    let known = |set: &Value| set["line_ns"].is_number();
+    let known = shown["sets"].as_array().unwrap().iter().all(known);
+    assert!(kept || !known, "{again}");
     // Of another machine it is refused, and the reason is told.
     let file = scratch.0.join("osier").join("costs.json");
     let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
