@@ -93,10 +93,8 @@ impl Captures {
     /// whenever it is launched.
     pub fn any_of_others(&self) -> bool {
         let known = lock(&self.0);
-        let graphs = known.of_others.values().filter_map(Weak::upgrade);
-        graphs
-            .into_iter()
-            .any(|kept| !lock(&kept).owners.is_empty())
+        let mut graphs = known.of_others.values().filter_map(Weak::upgrade);
+        graphs.any(|kept| !lock(&kept).owners.is_empty())
     }
 
     fn add(&self, stream: &Stream, id: u64, add: impl FnOnce(&mut Kept)) -> Result<()> {
@@ -259,7 +257,7 @@ impl Graph {
         after.iter().try_for_each(|after| order(after, stream))?;
         let launch = || {
             let driver = self.context.enter()?;
-            // SAFETY: the graph lives; the driver keeps it until the launch is over.
+            // SAFETY: the graph lives; the driver keeps it until the launch has ended.
             unsafe { driver.cuGraphLaunch(self.executable, stream.raw()) }?;
             crate::copy::note(stream, &self.kept.memory)
         };

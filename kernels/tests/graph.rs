@@ -255,7 +255,7 @@ fn captures_of_others_keep_what_their_nodes_use() {
 }
 
 /// A graph that was launched may shut its valve at any time, so memory that the driver gives back
-/// only when the device is idle waits for its end: whoever opens the valve may need the driver.
+/// only when the device is idle waits for its end: the thread that opens the valve may need the driver.
 #[test]
 fn nothing_is_given_back_while_a_graph_may_hold_streams() {
     let Some(context) = context() else { return };

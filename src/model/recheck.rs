@@ -3,7 +3,7 @@
 //!
 //! Messages need a peer, so only work of one rank is measured: copies and sums. Of many
 //! tries the shortest counts, which other work hardly disturbs; it is stored beside the
-//! costs, which are medians, so that both sides are shortest times.
+//! costs, of which those of messages are medians, so that both sides are shortest times.
 
 use super::Apart;
 use osier_datatype::Operator;

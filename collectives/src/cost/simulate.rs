@@ -308,7 +308,7 @@ pub(crate) fn play(
         })
         .collect();
     let mut done = 0;
-    // What waits no longer for the step that is over, and from when on.
+    // Instances that the completed step was the last to hold back, and from when on they may run.
     let mut released: Vec<(u32, f64)> = Vec::new();
     while let Some(Reverse((At(now), what, instance))) = queue.pop() {
         let now = f64::from_bits(now);

@@ -62,8 +62,8 @@ pub(super) struct Ways<'a> {
     device: Vec<Way>,
     /// By sender and receiver that links of their own join: the port.
     joined: HashMap<(u32, u32), usize>,
-    /// By rank: the numbers of the parts of the machine that it is in, inside out; so many of
-    /// each.
+    /// By rank: the numbers of the parts of the machine that it is in, inside out; `depth` of
+    /// them for each.
     parts: Vec<u32>,
     depth: usize,
     /// Ways out of and into each part.

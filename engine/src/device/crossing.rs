@@ -10,13 +10,13 @@
 //! # Invariants
 //! 1. A call waits for its peers while it has a slot, so it counts as what is announced: of the
 //!    memory such transfers have a part at most.
-//! 2. A slot outlives the work on it: whoever drops it has dropped that before.
+//! 2. A slot outlives the work on it: a run drops its works before its crossings.
 
 use super::bounce::engine;
 use super::direct::Direct;
 use super::pool::{Claim, Kind, Slot};
 use super::{DeviceMemory, Devices};
-use crate::protocol::device::{Move, Turns};
+use crate::protocol::device::Move;
 use osier_kernels::DeviceError;
 use std::sync::Arc;
 
@@ -66,10 +66,7 @@ impl Crossing {
         let device = self.devices.of(&context);
         let (end, all, model) = (self.of.end(), 0..self.bytes, &device.model);
         // The steps between are messages: where processes take turns, peers have theirs.
-        let turns = match device.in_turns {
-            true => Turns::Receiver,
-            false => Turns::None,
-        };
+        let turns = device.turns(true);
         let by = engine(model, Some(&context), end, (what, self.bytes), turns);
         let blocks = match what {
             Move::Fill => model.pack_blocks(end.class),

@@ -30,7 +30,9 @@ pub mod settings;
 mod shares;
 
 use crate::protocol::cost::LinkCosts;
-use crate::protocol::device::{Class, End, LEAST_DEVICE_SLOT_BYTES, Model, Reductions, Space};
+use crate::protocol::device::{
+    Class, End, LEAST_DEVICE_SLOT_BYTES, Model, Reductions, Space, Turns,
+};
 use crate::protocol::reach::Placement;
 use crate::protocol::select::Pipelining;
 use descriptors::Descriptors;
@@ -550,6 +552,15 @@ impl std::fmt::Debug for Device {
 impl Device {
     fn stream(&self) -> Result<Stream, DeviceError> {
         self.context.take_stream()
+    }
+
+    /// Whether processes may have the device by turns while data is on its way: `others` says
+    /// whether another process has a part in that.
+    fn turns(&self, others: bool) -> Turns {
+        match others && self.in_turns {
+            true => Turns::Receiver,
+            false => Turns::None,
+        }
     }
 }
 

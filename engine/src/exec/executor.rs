@@ -25,22 +25,25 @@
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
 mod cells;
+mod devices;
 mod exchange;
 mod receives;
 mod segment;
 
+pub use devices::advance_device_steps;
 pub use exchange::{differs, rank_failed};
 pub use receives::{received_directly, stop_deferring};
 pub use segment::advance_flags;
 
-use self::exchange::{begin_exchange, has_exchanged};
+use self::devices::{begin_device_step, copy_across, works_on};
+use self::exchange::begin_exchange;
 use self::receives::receive;
 use self::segment::segment_step;
 use super::foreign::Foreign;
 use super::in_segment::{At, Segment};
 use super::inline::{Begun, Desk, InSegment};
 use super::program::{Action, Program, TAG_BITS};
-use super::run::{Across, COPY, Combination, HALF, Phase, Run, Work, copy};
+use super::run::{Combination, Phase, Run, Work};
 use super::short::ShortCalls;
 use super::step::{self, Messages, Started, Taken};
 use crate::check::Site;
@@ -702,16 +705,6 @@ fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u
     }
 }
 
-/// A device takes a step.
-fn works_on<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, work: Work) {
-    run.works.push((instance, work));
-    run.in_flight += 1;
-    let working = &mut driver.executor().working;
-    if !working.contains(&run.id) {
-        working.push(run.id);
-    }
-}
-
 /// Notes how far a step has come.
 #[inline]
 fn settle<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, taken: Taken<u32>) {
@@ -725,61 +718,6 @@ fn settle<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, taken: Taken<
             let failed_rank = peer.map_or(NOBODY, |peer| driver.failed_rank(peer, &e));
             run.complete(instance);
             fail(driver, run, e, failed_rank);
-        }
-    }
-}
-
-/// Begins a message of a run to its own rank: both halves; the receive completes
-/// `instance`.
-fn message_within<D: Driver>(
-    driver: &mut D,
-    run: &mut Run,
-    (from, to): (RawView, RawView),
-    tag: u32,
-    [sends, receives]: [u32; 2],
-) {
-    let (own, site, tag) = (driver.own(), run.site(), run.tags | tag);
-    let crossing = false;
-    let mut messages = Posting {
-        driver,
-        site,
-        crossing,
-    };
-    if receives == COPY {
-        run.copies += 1;
-    }
-    let taken = step::receive(&to, own, tag, &mut messages);
-    settle(messages.driver, run, receives, taken);
-    if run.phase != Phase::Running {
-        return;
-    }
-    if sends == COPY {
-        run.copies += 1;
-    }
-    let taken = step::send(&from, own, tag, &mut messages);
-    settle(messages.driver, run, sends, taken);
-}
-
-/// Begins to copy between devices and the host.
-#[cold]
-fn copy_across<D: Driver>(driver: &mut D, run: &mut Run, all: Vec<Across>, tag: u32) {
-    for (at, across) in all.into_iter().enumerate() {
-        if run.phase != Phase::Running {
-            return;
-        }
-        let tag = tag + at as u32 % COPY_TAGS;
-        match across {
-            Across::Message(from, to) => {
-                message_within(driver, run, (from, to), tag, [COPY, COPY]);
-            }
-            Across::Work(crossing, what) => {
-                run.copies += 1;
-                driver.count_crossed(crossing.bytes());
-                match crossing.begin(what) {
-                    Ok(work) => works_on(driver, run, COPY, Work::Kernel(work)),
-                    Err(e) => settle(driver, run, COPY, Taken::Failed(e.into(), None)),
-                }
-            }
         }
     }
 }
@@ -805,87 +743,6 @@ pub fn combined<D: Driver>(driver: &mut D, id: u32, instance: u32, end: Combined
     }
     go_on(driver, &mut run);
     put_back(driver, run);
-}
-
-/// Begins a step that a device takes.
-#[cold]
-fn begin_device_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
-    let (action, segment) = run.place(instance);
-    if let Some((from, to)) = run.apart(action, segment) {
-        return copy_within(driver, run, instance, from, to);
-    }
-    match run.begin_work(driver.devices(), action, segment) {
-        Ok(Some(work)) => {
-            if matches!(action, Action::Combine { .. }) {
-                driver.count_combined();
-            }
-            works_on(driver, run, instance, Work::Kernel(work));
-        }
-        Ok(None) => run.complete(instance),
-        Err(e) => settle(driver, run, instance, Taken::Failed(e, None)),
-    }
-}
-
-/// Begins a copy between memory of the host and of devices, or of two devices, by a
-/// message to itself.
-fn copy_within<D: Driver>(
-    driver: &mut D,
-    run: &mut Run,
-    instance: u32,
-    from: RawView,
-    to: RawView,
-) {
-    if from.as_device().is_none() && to.as_device().is_none() {
-        let taken = match copy(&from, &to) {
-            Ok(()) => Taken::Done,
-            Err(e) => Taken::Failed(e, None),
-        };
-        return settle(driver, run, instance, taken);
-    }
-    let tag = WITHIN + instance % COPY_TAGS;
-    message_within(driver, run, (from, to), tag, [HALF, instance]);
-}
-
-/// Asks after the steps that devices take. True if any has ended.
-#[cold]
-pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
-    let (mut any, mut at) = (false, 0);
-    while let Some(&id) = driver.executor().working.get(at) {
-        let Some(mut run) = driver.executor().take_out(id) else {
-            driver.executor().working.swap_remove(at);
-            continue;
-        };
-        let (mut moved, mut next) = (false, 0);
-        while let Some((_, work)) = run.works.get_mut(next) {
-            let ended = match work {
-                Work::Kernel(kernel) => kernel.is_over().map_err(|e| (e.into(), NOBODY)),
-                Work::Exchange(exchanging) => has_exchanged(driver, exchanging, run.tags),
-            };
-            if matches!(ended, Ok(false)) {
-                next += 1;
-                continue;
-            }
-            let (instance, work) = run.works.swap_remove(next);
-            drop(work);
-            run.in_flight -= 1;
-            run.complete(instance);
-            if let Err((e, failed_rank)) = ended {
-                fail(driver, &mut run, e, failed_rank);
-            }
-            moved = true;
-        }
-        if moved {
-            go_on(driver, &mut run);
-        }
-        let idle = run.works.is_empty();
-        put_back(driver, run);
-        match idle {
-            true => drop(driver.executor().working.swap_remove(at)),
-            false => at += 1,
-        }
-        any |= moved;
-    }
-    any
 }
 
 /// Fails a run: notifies its peers, and makes its operations give their memory back.

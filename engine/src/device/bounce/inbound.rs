@@ -110,7 +110,7 @@ impl Inbound {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes().min(message);
         let (end, lent) = (memory.end(), Lent::new(devices, &view));
-        let turns = lent.turns(others);
+        let turns = lent.device.turns(others);
         let model = devices.model();
         Ok(Inbound {
             devices: devices.clone(),

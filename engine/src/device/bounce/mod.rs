@@ -92,15 +92,6 @@ impl Lent {
         Ok(self.stream.get_or_init(|| stream))
     }
 
-    /// Whether processes may have the device by turns while a message is on its way: its other
-    /// end, or, if it is to the rank itself, those of the call that it is part of.
-    fn turns(&self, others: bool) -> Turns {
-        match others && self.device.in_turns {
-            true => Turns::Receiver,
-            false => Turns::None,
-        }
-    }
-
     /// Something on the stream has failed: it is not used again.
     fn spoil(&mut self) {
         self.spoiled = true;

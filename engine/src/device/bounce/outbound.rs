@@ -59,7 +59,7 @@ impl Outbound {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes();
         let lent = Lent::new(devices, &view);
-        let (end, turns) = (memory.end(), lent.turns(others));
+        let (end, turns) = (memory.end(), lent.device.turns(others));
         let mut outbound = Outbound::of(devices, bytes, claim, (end, turns), Some((lent, view)));
         outbound.advance()?;
         Ok(outbound)
