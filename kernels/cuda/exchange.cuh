@@ -12,10 +12,12 @@
 // one exchange ahead, and none is more, writes beside those that are still read.
 //
 // Each block has a flag, in both ways: the number, and what the rank combines (its signature).
-// Block 0 awaits the flags of all. A rank that has nothing to give, for its call has failed,
-// marks the number. Who waits for long looks at block 0's flag, so neither a rank that has
-// failed nor one that combines something else is waited for. Waits end, too, when the host
-// says stop. The last block's last store tells the host that all is done, and how.
+// A rank that has nothing to give, for its call has failed, marks the number. Who waits for
+// words for long looks at block 0's flag, so no words are awaited from a rank that has failed
+// or combines something else. Block 0 awaits the flags of all, also when there will be no
+// result: a rank that went on sooner could be two exchanges ahead of one that is still reading.
+// Waits end, too, when the host says stop. The last block's last store tells the host that all
+// is done, and how.
 //
 // Where a switch has multicast, each word is stored once, to all inboxes, the own among them,
 // where nobody reads it. Its address is an alias of each inbox's own, and only a fence of
@@ -177,30 +179,39 @@ struct osier_turn {
         else if ((osier_u32)(flag >> 32) != plan.signature && !plan.failed) verdict = OSIER_OTHER_RANK + from;
         return true;
     }
-    // Whether to look again for what a rank writes. The host's word is far, so it is asked now
-    // and then.
-    __device__ __forceinline__ bool goes_on(const osier_exchange& plan, osier_u32 from) {
-        if (verdict) return false;
+    // After a look that found nothing: whether to look at what is far, too, the host's word
+    // among it.
+    __device__ __forceinline__ bool looks_afar() {
 #ifdef __CUDA_ARCH__
-        if ((++looks & 255) != 0) return true;
+        if ((++looks & 255) != 0) return false;
         if (looks > (1u << 14)) __nanosleep(200);
 #else
         __nanosleep(100);
 #endif
+        return true;
+    }
+    __device__ __forceinline__ bool is_stopped(const osier_exchange& plan) {
+        if (!osier_look(plan.stop)) return false;
+        if (!verdict) verdict = OSIER_STOPPED;
+        return true;
+    }
+    // Whether to look again for what a rank writes.
+    __device__ __forceinline__ bool goes_on(const osier_exchange& plan, osier_u32 from) {
+        if (verdict) return false;
+        if (!looks_afar()) return true;
         reads(plan, osier_flag(plan.inboxes[plan.rank] + osier_flag_at(parity(), from, 0)), from);
-        if (!verdict && osier_look(plan.stop)) verdict = OSIER_STOPPED;
-        return !verdict;
+        return !verdict && !is_stopped(plan);
     }
     // Sends the flag of a block to a rank, behind what its threads have written.
     __device__ __forceinline__ void raise(const osier_exchange& plan, osier_u32 to) const {
         const osier_u64 flag = (osier_u64)plan.signature << 32 | number | (plan.failed ? OSIER_FAILED : 0);
         osier_raise(plan.inboxes[to] + osier_flag_at(parity(), plan.rank, blockIdx.x), flag);
     }
-    // Waits for this block's flag of a rank.
+    // Waits for this block's flag of a rank. Block 0 does so whatever the verdict is.
     __device__ __forceinline__ void await(const osier_exchange& plan, osier_u32 from) {
         const osier_u8* const at = plan.inboxes[plan.rank] + osier_flag_at(parity(), from, blockIdx.x);
         while (!reads(plan, osier_flag(at), from)) {
-            if (!goes_on(plan, from)) break;
+            if (blockIdx.x != 0 ? !goes_on(plan, from) : looks_afar() && is_stopped(plan)) break;
         }
     }
     // A thread for each other rank; a call for each, as addresses of arguments are constants.

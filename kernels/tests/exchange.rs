@@ -363,6 +363,7 @@ fn failures() {
         exchange(&ranks, what, &given, [0, 0], false, &[]).check(&ranks, &expected, "after");
     }
     differ(&ranks);
+    late(&ranks);
     let long = view(
         &upload(&ranks[0].stream, &vec![0; MOST_BYTES + 8]),
         &ranks[0],
@@ -439,6 +440,44 @@ fn differ(ranks: &[Rank]) {
         }
         assert!(matches!(told[0], Verdict::Differs(1 | 2)), "{told:?}");
         assert_eq!(told[1..], [Verdict::Differs(0); 2]);
+    }
+}
+
+/// Ranks that know of a failure, or of another combination, do not go on before all others have
+/// begun: those may still read what the next exchange but one writes over.
+fn late(ranks: &[Rank]) {
+    let element = Element::Basic(Basic::F64);
+    let sum = Combination::of(Operator::Sum, element).unwrap();
+    let max = Combination::of(Operator::Max, element).unwrap();
+    for (bytes, fails) in [(64, false), (16_384, false), (64, true), (16_384, true)] {
+        let launch = |rank: usize| {
+            let side = &ranks[rank];
+            if fails && rank == 1 {
+                return side.exchange.launch_failed().unwrap();
+            }
+            let memory = upload(&side.stream, &vec![0; bytes]);
+            let memory = view(&memory, side);
+            let what = if rank == 1 { max } else { sum };
+            (side.exchange)
+                .launch(&side.stream, (what, 0), &memory, &memory)
+                .unwrap()
+        };
+        let early = [launch(0), launch(1)];
+        while !early.iter().all(Exchanged::has_begun) {
+            std::thread::yield_now();
+        }
+        for _ in 0..20_000 {
+            let over = early.each_ref().map(|one| one.verdict().unwrap());
+            assert_eq!(over, [None; 2], "{bytes} bytes, fails: {fails}");
+            std::thread::yield_now();
+        }
+        let late = launch(2);
+        let told = [&early[0], &early[1], &late].map(verdict);
+        let right = match fails {
+            true => [Verdict::Failed(1), Verdict::Fine, Verdict::Failed(1)],
+            false => [Verdict::Differs(1), told[1], Verdict::Differs(1)],
+        };
+        assert_eq!(told, right, "{bytes} bytes");
     }
 }
 

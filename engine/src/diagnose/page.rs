@@ -53,7 +53,7 @@ pub enum Operation {
     PartitionedReceive,
     /// Work of the program's own, which a thread of this process completes.
     GeneralizedRequest,
-    /// The end of an operation that was cancelled or cancelled.
+    /// The end of an operation that was cancelled.
     Revoke,
     /// Something that this version does not know, or that is not Osier's: a
     /// future that waits for something else. It may end at any time.

@@ -132,7 +132,7 @@ fn noise(seed: u64) -> Vec<Word> {
             bytes = 25; // what it asks for could be denied
         }
         let body: Vec<_> = (0..bytes).map(|_| dice.below(256) as u8).collect();
-        // Odd ones take a PUT_OFFER back, in vain.
+        // Odd ones take a PUT_OFFER back, which nobody has made.
         let aux = 2 * dice.below(8) as u16;
         all.push(word(kind, aux, STALE - dice.below(1000) as u32, &body));
     }
@@ -235,9 +235,12 @@ fn damaged_layout(comm: &Communicator, device: &Device) {
         if comm.rank() == 1 {
             comm.send(&view, 0, turn).expect("sent");
             (0..8).for_each(|slot| post(comm, 0, &word("LAYOUT", 0, slot, &[0xee; 40])));
+            comm.send(&[0u8], 0, 50).expect("told");
             continue;
         }
         comm.recv(&mut view, 1, turn).expect("received");
+        // What was posted before it has come, which a barrier in shared memory does not say.
+        comm.recv(&mut [0u8], 1, 50).expect("told");
         for (at, pair) in device.bytes(&slice).chunks(900).enumerate() {
             let right = bytes(1 - at % 2);
             assert!(pair == &right[..900], "turn {turn}, row {at}");
