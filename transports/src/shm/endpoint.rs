@@ -40,6 +40,9 @@ const NO_RING: u32 = u32::MAX;
 const ADOPT_EVERY: u32 = 64;
 /// After so many cells a small ring grows.
 const SMALL_RING_CELLS: u64 = 16;
+/// The same where the peer's ring has grown: answers to a stream. The pages of a ring take a
+/// tenth of a millisecond, which belongs to a stream's first windows.
+const ANSWER_CELLS: u64 = 4;
 /// In the token of a message: it lies in the mailbox,
 const MAIL: u32 = 1 << 31;
 /// and its payload in the byte ring.
@@ -47,6 +50,8 @@ const MAIL_PAYLOAD: u32 = 1 << 30;
 
 struct Tx {
     ring: Option<(Producer, u64, Level)>,
+    /// After so many cells it grows, if it is small.
+    grows_after: u64,
     /// The mailbox that this rank and the peer share, for both directions.
     mail: Option<Mailbox>,
     /// Its block, if it is ours: that of the rank with the lower number, which
@@ -107,6 +112,7 @@ impl ShmEndpoint {
             .iter()
             .map(|m| Tx {
                 ring: None,
+                grows_after: SMALL_RING_CELLS,
                 mail: None,
                 exchange: None,
                 from: NO_RING,
@@ -251,7 +257,8 @@ impl ShmEndpoint {
             513..=4096 => Level::Medium,
             _ => Level::Large,
         };
-        let level = match &self.tx[peer as usize].ring {
+        let tx = &self.tx[peer as usize];
+        let level = match &tx.ring {
             None => Some(needed),
             Some((ring, _, level)) => {
                 if ring.closed() {
@@ -260,7 +267,7 @@ impl ShmEndpoint {
                         format!("rank {destination} of the job has dropped this channel"),
                     )));
                 }
-                let busy = *level == Level::Small && ring.posted() >= SMALL_RING_CELLS;
+                let busy = *level == Level::Small && ring.posted() >= tx.grows_after;
                 let wanted = if busy {
                     needed.max(Level::Medium)
                 } else {
@@ -428,6 +435,7 @@ impl ShmEndpoint {
                     rx.ring = unsafe { Consumer::new(block.memory, base) };
                     rx.ring.check_payloads(self.rank.checks_payloads());
                     rx.ring.take_lines_below(self.rank.takes_lines_below());
+                    self.tx[peer as usize].grows_after = ANSWER_CELLS;
                     return;
                 }
                 Found::Exchange(_) if block.exchange && rx.exchange.is_none() => {
