@@ -4,6 +4,7 @@
 //! MPI 5.0, chapter 20: a predefined handle is its own number.
 
 use crate::abi::*;
+use crate::complete;
 use crate::environment::plain;
 use crate::objects::*;
 use crate::table::to_number;
@@ -11,7 +12,7 @@ use crate::table::to_number;
 fn of(handle: Handle) -> c_int {
     match handle {
         handle if handle < 0x1000 => handle as c_int,
-        handle => to_number(handle),
+        handle => to_number(complete::numbered(handle)),
     }
 }
 
@@ -43,7 +44,7 @@ pairs! {
     fn MPI_Info_toint, MPI_Info_fromint: MPI_INFO_NULL |n| INFOS.handle_of(n);
     fn MPI_Message_toint, MPI_Message_fromint: MPI_MESSAGE_NULL |n| MESSAGES.handle_of(n);
     fn MPI_Op_toint, MPI_Op_fromint: MPI_OP_NULL |n| OPS.handle_of(n);
-    fn MPI_Request_toint, MPI_Request_fromint: MPI_REQUEST_NULL |n| REQUESTS.handle_of(n);
+    fn MPI_Request_toint, MPI_Request_fromint: MPI_REQUEST_NULL |n| complete::of_number(n).or_else(|| REQUESTS.handle_of(n));
     fn MPI_Session_toint, MPI_Session_fromint: MPI_SESSION_NULL |n| SESSIONS.handle_of(n);
     fn MPI_Type_toint, MPI_Type_fromint: MPI_DATATYPE_NULL |n| TYPES.handle_of(n);
     fn MPI_Win_toint, MPI_Win_fromint: MPI_WIN_NULL |_| None;

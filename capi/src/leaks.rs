@@ -41,10 +41,16 @@ pub fn checks() -> Option<&'static Checks> {
     CHECKS.get()
 }
 
+/// Whether handles are followed.
+#[inline(always)]
+pub fn follows() -> bool {
+    FOLLOWS.load(Ordering::Relaxed)
+}
+
 /// A handle was made.
 #[inline]
 pub fn made(handle: Handle) {
-    if FOLLOWS.load(Ordering::Relaxed) {
+    if follows() {
         follow(handle);
     }
 }
@@ -52,7 +58,7 @@ pub fn made(handle: Handle) {
 /// A handle was freed.
 #[inline]
 pub fn freed(handle: Handle) {
-    if FOLLOWS.load(Ordering::Relaxed) {
+    if follows() {
         forget(handle);
     }
 }

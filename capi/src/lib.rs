@@ -7,7 +7,8 @@
 //! C program -> MPI_X or PMPI_X      `mpi!` makes both of one body
 //!              call                 an error goes to its handler; a panic is caught, or ends
 //!                                   the process (in the few functions that are `hot`)
-//!              handles -> objects   table.rs: index and generation, or a small number
+//!              handles -> objects   table.rs: index and generation, or a small number;
+//!                                   complete.rs: requests that are complete, without objects
 //!              osier
 //! ```
 //!
@@ -33,6 +34,7 @@ mod call;
 mod callers;
 mod collectives;
 mod comms;
+mod complete;
 mod control;
 mod environment;
 mod errors;

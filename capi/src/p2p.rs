@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::buffers::{Address, elements, view, view_mut};
 use crate::call::{On, mpi};
+use crate::complete;
 use crate::fail::{Int, Res, number, put};
 use crate::held;
 use crate::leaks;
@@ -84,11 +85,14 @@ macro_rules! sends {
             ) on On::Comm(on); {
                 let comm = comm(on)?;
                 $(
-                    // What has left needs no more than a handle.
+                    // What has left needs no object.
                     if let Some(memory) = elements(buf, n, ty)
                         && comm.comm.$once(&memory, to_rank(dest), tag)
                     {
-                        return pend_words(|| Work::Sent, on, request);
+                        return match complete::sent() {
+                            Some(handle) => put(request, handle),
+                            None => pend_words(|| Work::Sent, on, request),
+                        };
                     }
                 )?
                 let begun = comm.comm.$isend(view(buf, n, ty)?, to_rank(dest), tag)?;
@@ -130,7 +134,10 @@ mpi! {
                 Some(Begun::Received(bytes)) => {
                     let (source, tag) = (source as u32, tag as u32);
                     let work = || Work::Received { source, tag, bytes };
-                    return pend_words(work, on, request);
+                    return match complete::received(source, tag, bytes) {
+                        Some(handle) => put(request, handle),
+                        None => pend_words(work, on, request),
+                    };
                 }
                 Some(Begun::Posted(handle)) => {
                     return pend_words(|| Work::Posted(handle), on, request);

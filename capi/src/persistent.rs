@@ -4,12 +4,13 @@ use crate::abi::*;
 use crate::batch::Entered;
 use crate::buffers::{Address, view, view_mut};
 use crate::call::{On, mpi};
+use crate::complete;
 use crate::fail::{Fail, Res, array, bad_request, count, get, put};
 use crate::held;
 use crate::objects::{REQUESTS, comm, lock};
 use crate::p2p::{pend, to_rank, to_selector, to_source};
 use crate::status::leave;
-use crate::work::{Pending, Work};
+use crate::work::{Pending, Work, starts_once};
 use osier::requests::{Callbacks, Completer};
 use osier::{Error, ErrorKind};
 use std::collections::HashMap;
@@ -55,6 +56,9 @@ pub fn in_place(handle: Handle) -> Res<&'static mut Pending> {
 }
 
 fn start(handle: Handle) -> Res {
+    if complete::status_of(handle).is_some() {
+        return Err(starts_once());
+    }
     let pending = request(handle)?;
     if !pending.is_active() {
         held::starts(handle)?;
@@ -147,6 +151,9 @@ mpi! {
 
     fn MPI_Request_free(handle: *mut Handle) on On::Own; {
         let taken = get(handle)?;
+        if complete::status_of(taken).is_some() {
+            return put(handle, MPI_REQUEST_NULL);
+        }
         let pending = request(taken)?;
         if pending.is_collective() && pending.is_active() {
             // MPI 5.0, section 6.12: erroneous. Allowed once MPI_Request_get_status has told
@@ -163,7 +170,10 @@ mpi! {
     }
 
     fn MPI_Cancel(handle: *mut Handle) on On::Own; {
-        request(get(handle)?)?.cancel()?;
+        let handle = get(handle)?;
+        if complete::status_of(handle).is_none() {
+            request(handle)?.cancel()?;
+        }
     }
 
     fn MPI_Request_get_status(handle: Handle, flag: *mut c_int, status: *mut CStatus) on On::Own; {

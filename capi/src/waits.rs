@@ -6,6 +6,7 @@
 use crate::abi::*;
 use crate::batch::{Entered, Short};
 use crate::call::{On, mpi};
+use crate::complete;
 use crate::fail::{Fail, Res, array, array_mut, count, get, put};
 use crate::held;
 use crate::objects::REQUESTS;
@@ -21,6 +22,10 @@ fn finish(at: &mut Handle) -> Res<CStatus> {
     let handle = *at;
     if handle == MPI_REQUEST_NULL {
         return Ok(EMPTY);
+    }
+    if let Some(short) = complete::status_of(handle) {
+        *at = MPI_REQUEST_NULL;
+        return Ok(short.status());
     }
     let pending = in_place(handle)?;
     // What is most frequent is ended where it lies.
@@ -54,13 +59,17 @@ fn finish_other(at: &mut Handle, handle: Handle, pending: &mut Pending) -> Res<C
 
 /// Whether there is something to wait for.
 fn is_active(handle: Handle) -> Res<bool> {
-    Ok(handle != MPI_REQUEST_NULL && request(handle)?.is_active())
+    Ok(match handle {
+        MPI_REQUEST_NULL => false,
+        _ if complete::status_of(handle).is_some() => true,
+        _ => request(handle)?.is_active(),
+    })
 }
 
 /// Makes progress; true also for what is null or inactive.
 #[inline]
 fn is_over(handle: Handle) -> Res<bool> {
-    if handle == MPI_REQUEST_NULL {
+    if handle == MPI_REQUEST_NULL || complete::status_of(handle).is_some() {
         return Ok(true);
     }
     let pending = request(handle)?;
@@ -71,6 +80,9 @@ fn is_over(handle: Handle) -> Res<bool> {
 pub fn peek(handle: Handle) -> Res<Option<CStatus>> {
     if !is_active(handle)? {
         return Ok(Some(EMPTY));
+    }
+    if let Some(short) = complete::status_of(handle) {
+        return Ok(Some(short.status()));
     }
     request(handle)?.peek().transpose()
 }
@@ -86,6 +98,9 @@ fn wait_one(handles: &[Handle]) -> Res<Option<usize>> {
     for (at, handle) in handles.iter().enumerate() {
         if !is_active(*handle)? {
             continue;
+        }
+        if complete::status_of(*handle).is_some() {
+            return Ok(Some(at));
         }
         let pending = request(*handle)?;
         if pending.is_sent() {
@@ -184,6 +199,11 @@ fn finish_all(handles: &mut [Handle], statuses: &Statuses) -> Res {
     let mut first = None;
     let mut entered = Entered::default();
     for (at, handle) in handles.iter_mut().enumerate() {
+        if let Some(short) = complete::status_of(*handle) {
+            *handle = MPI_REQUEST_NULL;
+            statuses.leave_short(at, short);
+            continue;
+        }
         // What is a few words has no status of its own.
         if let Some(Found::Ends(short)) = REQUESTS.end_words(*handle, |p| entered.end_short(p)) {
             *handle = MPI_REQUEST_NULL;

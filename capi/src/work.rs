@@ -20,6 +20,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+/// The error of a start of what begins once.
+pub fn starts_once() -> Fail {
+    bad_request("start of a request that does not persist")
+}
+
 /// A request, and whose handler hears of its errors.
 pub struct Pending {
     pub work: Work,
@@ -451,7 +456,7 @@ impl Pending {
             Work::PartitionedRecv(r) => r.start(),
             Work::DeviceSend(r) => r.start(),
             Work::DeviceRecv(r) => r.start(After::Now),
-            _ => return Err(bad_request("start of a request that does not persist").on(self.on)),
+            _ => return Err(starts_once().on(self.on)),
         };
         started.map_err(|e| self.fail(e).class(MPI_ERR_ARG, MPI_ERR_REQUEST))
     }

@@ -374,7 +374,22 @@ impl RawView {
     /// `from` is readable for as many bytes.
     #[inline]
     pub unsafe fn unpack(&self, packed: Range<usize>, from: *const u8) {
+        if self.is_loose() {
+            // SAFETY: invariant 6: the caller's contract.
+            return unsafe { self.unpack_loose(packed, from) };
+        }
+        let to = self.origin.wrapping_add(packed.start);
+        // SAFETY: invariants 2 and 6: the caller's range begins at `to`, and there are as many
+        // bytes to fill it.
+        unsafe { copy_contiguous(from, to, packed.len()) }
+    }
+
+    /// # Safety
+    /// As for [`RawView::unpack`].
+    #[inline(never)]
+    unsafe fn unpack_loose(&self, packed: Range<usize>, from: *const u8) {
         match &self.shape {
+            Shape::Untyped | Shape::Slice(_) | Shape::Uniform(_) | Shape::Dense(_) => {}
             Shape::Loose(layout, count) => {
                 // SAFETY: invariant 6: the caller's range, and as many bytes to fill it.
                 unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
@@ -396,12 +411,6 @@ impl RawView {
                 // SAFETY: invariant 6: the caller's range of the operand, and as many bytes; the
                 // operation that has the view is one thread's at a time.
                 unsafe { incoming.take(packed, from) }
-            }
-            _ => {
-                let to = self.origin.wrapping_add(packed.start);
-                // SAFETY: invariants 2 and 6: the caller's range begins at `to`, and there
-                // are as many bytes to fill it.
-                unsafe { copy_contiguous(from, to, packed.len()) }
             }
         }
     }

@@ -146,14 +146,14 @@ static void others(int peer) {
     OK(MPI_Request_free(&pair[0])); OK(MPI_Request_free(&pair[1]));
 }
 
-/* Sends that left at once have requests like all others. */
+/* Sends that left at once have requests, which may be one. */
 static void short_sends(void) {
     MPI_Request some[3], copy;
     MPI_Status status;
     int in = 0, out = 5, flag, at, n, places[3];
     MPI_Comm s = MPI_COMM_SELF;
     for (int i = 0; i < 3; i++) OK(MPI_Isend(&out, 1, MPI_INT, 0, i, s, &some[i]));
-    CHECK(some[0] != some[1] && some[1] != some[2] && some[0] != MPI_REQUEST_NULL);
+    CHECK(some[0] != MPI_REQUEST_NULL && some[1] != MPI_REQUEST_NULL && some[2] != MPI_REQUEST_NULL);
     OK(MPI_Request_get_status(some[0], &flag, &status));
     CHECK(flag && status.MPI_SOURCE == MPI_ANY_SOURCE && status.MPI_TAG == MPI_ANY_TAG);
     CHECK(MPI_Request_fromint(MPI_Request_toint(some[0])) == some[0]);
@@ -169,10 +169,32 @@ static void short_sends(void) {
     OK(MPI_Testany(1, some, &at, &flag, &status)); CHECK(flag && at == 0);
     OK(MPI_Test(&some[1], &flag, &status)); CHECK(flag && some[1] == MPI_REQUEST_NULL);
     OK(MPI_Request_free(&some[2]));
-    FAILS(MPI_Wait(&copy, &status), MPI_ERR_REQUEST);
+    OK(MPI_Wait(&copy, &status)); CHECK(copy == MPI_REQUEST_NULL);
     for (int i = 0; i < 6; i++) {
         OK(MPI_Recv(&in, 1, MPI_INT, 0, i, s, &status));
         CHECK(in == 5 && status.MPI_TAG == i);
+    }
+    /* Receives of what was there keep their status, also by their number. */
+    MPI_Request numbered;
+    for (int way = 0; way < 8; way++) {
+        int large_tag = way % 2 ? (1 << 25) + way : way;
+        OK(MPI_Send(&way, 1, MPI_INT, 0, large_tag, s));
+        OK(MPI_Irecv(&in, 1, MPI_INT, 0, large_tag, s, &some[0]));
+        copy = numbered = MPI_Request_fromint(MPI_Request_toint(some[0]));
+        CHECK(numbered != MPI_REQUEST_NULL);
+        OK(MPI_Request_get_status(numbered, &flag, &status));
+        CHECK(flag && status.MPI_SOURCE == 0 && status.MPI_TAG == large_tag);
+        OK(MPI_Cancel(&numbered));
+        memset(&status, 1, sizeof status);
+        switch (way / 2) {
+        case 0: OK(MPI_Wait(&numbered, &status)); break;
+        case 1: OK(MPI_Testall(1, &numbered, &flag, &status)); CHECK(flag && status.MPI_ERROR == MPI_SUCCESS); break;
+        case 2: OK(MPI_Waitsome(1, &numbered, &n, places, &status)); CHECK(n == 1 && places[0] == 0); break;
+        default: FAILS(MPI_Start(&numbered), MPI_ERR_REQUEST); OK(MPI_Request_get_status(numbered, &flag, &status)); OK(MPI_Request_free(&numbered));
+        }
+        CHECK(numbered == MPI_REQUEST_NULL && in == way && status.MPI_SOURCE == 0 && status.MPI_TAG == large_tag);
+        OK(MPI_Get_count(&status, MPI_INT, &n)); CHECK(n == 1);
+        OK(MPI_Test_cancelled(&status, &flag)); CHECK(!flag);
     }
     /* A communicator is disconnected when what was sent on it has left. */
     static char large[1 << 20];

@@ -121,7 +121,7 @@ impl BiasedLock {
     }
 
     /// The two cheap paths to the lock.
-    #[inline]
+    #[inline(always)]
     fn enter(&self) -> bool {
         let at = self.hand.load(Ordering::Acquire);
         if at >= SHARED {
