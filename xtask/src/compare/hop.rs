@@ -15,6 +15,9 @@ const FAR: f64 = 1.5;
 /// One hop in this many may be an outlier, shorter than near cores are apart: some are half as
 /// long as all others.
 const SHORTER: usize = 20;
+/// Cores that share a cache are no further apart, in ns, so a session whose looks were all longer
+/// has seen far cores only.
+const NEAREST_MOST: f64 = 100.0;
 /// Runs of one sample before a far one is taken.
 const TRIES: u32 = 6;
 /// Runs of one sample before one is taken although the cores were moved meanwhile.
@@ -59,10 +62,12 @@ impl Distance {
     }
 }
 
-/// The distance of near cores, by these hops in ns: the shortest but for a twentieth of them.
+/// The distance of near cores, by these hops in ns: the shortest but for a twentieth of them,
+/// if that is no far one.
 pub fn nearest(mut hops: Vec<f64>) -> Option<f64> {
     hops.sort_unstable_by(f64::total_cmp);
-    hops.get(hops.len() / SHORTER).copied()
+    let shortest = hops.get(hops.len() / SHORTER)?;
+    Some(shortest.min(NEAREST_MOST))
 }
 
 /// The looks of a session.
@@ -273,6 +278,13 @@ mod tests {
         );
         assert_eq!(nearest(Vec::new()), None);
         assert_eq!(nearest(vec![60.0, 50.0]), Some(50.0));
+    }
+
+    #[test]
+    fn a_session_of_far_cores_has_seen_no_near_ones() {
+        let near = nearest(vec![248.0; 40]).expect("some");
+        let hops = Some([247.0, 250.0]);
+        assert_eq!(Distance::of(hops, near), Some(Distance::Far));
     }
 
     #[test]
