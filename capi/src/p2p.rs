@@ -7,7 +7,7 @@ use crate::complete;
 use crate::fail::{Int, Res, number, put};
 use crate::held;
 use crate::leaks;
-use crate::objects::{COMMS, REQUESTS, SESSIONS, comm, lock, session};
+use crate::objects::{COMMS, Comm, REQUESTS, SESSIONS, comm, lock, session};
 use crate::state;
 use crate::status::leave_received;
 use crate::work::{Pending, Sort, Work};
@@ -67,6 +67,22 @@ fn pend_words(work: impl FnOnce() -> Work, on: Handle, request: *mut Handle) -> 
         on: On::Comm(on),
     });
     put(request, handle)
+}
+
+/// Begins a receive that has a request: apart, as its registers would be saved in each call.
+#[inline(never)]
+#[track_caller]
+fn request_of_receive<N: Int>(
+    buf: Address,
+    n: N,
+    ty: Handle,
+    (source, tag): (c_int, c_int),
+    (comm, on): (&Comm, Handle),
+    request: *mut Handle,
+) -> Res {
+    let view = view_mut(buf, n, ty)?;
+    let begun = comm.comm.irecv(view, to_source(source), to_selector(tag))?;
+    pend(Work::Recv(begun), on, request)
 }
 
 macro_rules! sends {
@@ -145,8 +161,7 @@ mpi! {
                 None => {}
             }
         }
-        let begun = comm.comm.irecv(view_mut(buf, n, ty)?, to_source(source), to_selector(tag))?;
-        pend(Work::Recv(begun), on, request)?;
+        request_of_receive(buf, n, ty, (source, tag), (comm, on), request)?;
     }
 
     fn MPI_Sendrecv, MPI_Sendrecv_c<N>(

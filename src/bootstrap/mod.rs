@@ -112,7 +112,10 @@ fn join() -> Result<Arc<Member>> {
             let member = match job {
                 Some(job) => {
                     agree_on_checks(&job, rank)?;
-                    member(in_job(&job, rank)?, agreed(&job), false)?
+                    let core = in_job(&job, rank)?;
+                    // Launchers may end the job when a rank's process ends, or may not.
+                    core.watch_processes();
+                    member(core, agreed(&job), false)?
                 }
                 None => member(alone()?, Agreed::default(), false)?,
             };

@@ -53,7 +53,7 @@ impl Elements {
     }
 
     #[inline(always)]
-    fn whole(&self) -> Plain {
+    pub(super) fn whole(&self) -> Plain {
         Plain {
             at: self.origin,
             bytes: self.bytes,

@@ -2,12 +2,14 @@
 
 use crate::comm::Communicator;
 use crate::names::{self, Source, TagSelector};
+use crate::p2p::elements::Elements;
 use osier_engine::error::{Error, Result};
 use osier_engine::matching::{Pattern, TagPattern};
+use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::lane::{Outcome, Posted};
 use osier_engine::progress::window::Handle;
 use osier_engine::trace::event::{ANY, Kind};
-use osier_engine::view::{BufferMut, RawView};
+use osier_engine::view::{Plain, RawView};
 
 #[doc(hidden)]
 pub use osier_engine::progress::window::Begun;
@@ -48,47 +50,45 @@ impl Communicator {
     #[doc(hidden)]
     #[inline(always)]
     #[track_caller]
-    pub unsafe fn begin_receive<B: BufferMut>(
+    pub unsafe fn begin_receive(
         &self,
-        buffer: &mut B,
+        memory: &mut Elements,
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Option<Begun> {
         let (source, tag) = names::exact(source.into(), tag.into(), self.peer_count())?;
-        if let Some(plain) = buffer.plain_mut()
-            && let Some(posted) = self.post_behind(plain.at, plain.bytes, source, tag)
-        {
+        let mut lane = self.lane().lock();
+        let Plain { at, bytes, .. } = memory.whole();
+        if let Some(posted) = lane.post_behind(at, bytes, source, tag) {
+            lane.release_as_it_was();
             return Some(Begun::Posted(posted));
         }
-        buffer.lend_mut(|view| self.begin_exact(view.as_raw(), source, tag))
+        self.begin_locked(lane, memory.shown_mut().as_raw(), source, tag)
     }
 
     /// The same of memory that its caller vouches for.
     #[inline(always)]
     #[track_caller]
     pub(super) fn begin_view(&self, view: &RawView, source: u32, tag: u32) -> Option<Begun> {
+        let mut lane = self.lane().lock();
         if let Some(origin) = view.as_contiguous()
-            && let Some(posted) = self.post_behind(origin, view.bytes(), source, tag)
+            && let Some(posted) = lane.post_behind(origin, view.bytes(), source, tag)
         {
+            lane.release_as_it_was();
             return Some(Begun::Posted(posted));
         }
-        self.begin_exact(view, source, tag)
-    }
-
-    /// Posts a receive behind others of the same source and tag, and does nothing else.
-    #[inline(always)]
-    #[track_caller]
-    fn post_behind(&self, origin: *mut u8, bytes: usize, source: u32, tag: u32) -> Option<Handle> {
-        let mut lane = self.lane().lock();
-        let posted = lane.post_behind(origin, bytes, source, tag);
-        lane.release_as_it_was();
-        posted
+        self.begin_locked(lane, view, source, tag)
     }
 
     #[inline(never)]
     #[track_caller]
-    fn begin_exact(&self, view: &RawView, source: u32, tag: u32) -> Option<Begun> {
-        let mut lane = self.lane().lock();
+    fn begin_locked(
+        &self,
+        mut lane: LaneGuard<'_>,
+        view: &RawView,
+        source: u32,
+        tag: u32,
+    ) -> Option<Begun> {
         let begun = lane.begin_exact(view, source, tag);
         self.core().after(&mut lane);
         begun

@@ -11,14 +11,16 @@ use osier::errors::ErrorHandler;
 use osier::operators::function;
 use osier::persistent::start_all;
 use osier::requests::{
-    Callbacks, WaitSet, status_all, status_any, status_some, test_all, test_any, test_some,
+    Begun, Callbacks, WaitSet, status_all, status_any, status_some, test_all, test_any, test_some,
     wait_all, wait_any, wait_some,
 };
 use osier::testing::{Network, universes_on};
 use osier::topology::Edges;
 use osier::{
-    ANY_SOURCE, Communicator, Datatype, Error, ErrorKind, Group, PROC_NULL, Result, Scope, Session,
+    ANY_SOURCE, Communicator, Datatype, Elements, Error, ErrorKind, Group, PROC_NULL, Result,
+    Scope, Session,
 };
+use osier_engine::progress::window::Handle;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -138,6 +140,28 @@ fn too_long(comm: &Communicator) {
     comm.send(&[1u64; 3], comm.rank(), 9).expect("send");
 }
 
+/// A receive of one number with tag 9, which only its handle stands for.
+///
+/// # Safety
+/// The number stays until the receive has ended.
+unsafe fn posted(alone: &Communicator, number: &mut [u64; 1]) -> Handle {
+    // SAFETY: the caller's promise, for one number of eight bytes.
+    let memory = unsafe {
+        Elements::new(
+            number.as_mut_ptr().cast(),
+            osier::datatype::Basic::U64,
+            8,
+            1,
+        )
+    };
+    let mut memory = memory.expect("a length that fits");
+    // SAFETY: the caller's promise.
+    match unsafe { alone.begin_receive(&mut memory, 0, 9) } {
+        Some(Begun::Posted(handle)) => handle,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn point_to_point(comm: &Communicator, b: &Bench) {
     let (me, bad) = (comm.rank(), comm.size());
     let mut one = [0u64];
@@ -150,20 +174,14 @@ fn point_to_point(comm: &Communicator, b: &Bench) {
     b.check("Communicator::end_receive", || {
         let mut short = [0u64];
         // SAFETY: the array outlives the receive, which the call below ends.
-        let begun = unsafe { alone.begin_receive(&mut short, 0, 9) };
-        let Some(osier::requests::Begun::Posted(handle)) = begun else {
-            panic!("{begun:?}");
-        };
+        let handle = unsafe { posted(&alone, &mut short) };
         too_long(&alone);
         alone.end_receive(handle)
     });
     b.check("Batch::end", || {
         let mut short = [0u64];
         // SAFETY: the array outlives the receive, which the call below ends.
-        let begun = unsafe { alone.begin_receive(&mut short, 0, 9) };
-        let Some(osier::requests::Begun::Posted(handle)) = begun else {
-            panic!("{begun:?}");
-        };
+        let handle = unsafe { posted(&alone, &mut short) };
         too_long(&alone);
         alone.batch().expect("nobody records").end(handle)
     });

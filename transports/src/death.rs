@@ -10,6 +10,8 @@ pub enum Death {
     Exited(i32),
     /// Its process was killed by this signal, and the rank had not finalized.
     Signaled(i32),
+    /// Its process has ended, nobody says how, and the rank had not finalized.
+    Ended,
     /// It may live, but what it sends was overwritten: nobody hears it.
     Overwritten,
 }
@@ -21,6 +23,7 @@ impl std::fmt::Display for Death {
             Death::Exited(0) => f.write_str("exited with code 0 without finalizing"),
             Death::Exited(code) => write!(f, "exited with code {code}"),
             Death::Signaled(signal) => write!(f, "was killed by signal {signal}"),
+            Death::Ended => f.write_str("has ended without finalizing"),
             Death::Overwritten => {
                 f.write_str("cannot be heard: what it sent was overwritten in shared memory")
             }

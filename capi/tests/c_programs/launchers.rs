@@ -15,9 +15,13 @@ mod pmi;
 use pmi::Server;
 
 /// Runs a program on so many ranks: the codes and the texts of all.
-fn launched(program: &Path, ranks: usize) -> Vec<(Option<i32>, String, String)> {
+fn launched(
+    program: &Path,
+    ranks: usize,
+    arguments: &[&str],
+) -> Vec<(Option<i32>, String, String)> {
     let server = Server::new(ranks, None);
-    let start = |rank| server.start(&mut Command::new(program), rank, ranks);
+    let start = |rank| server.start(Command::new(program).args(arguments), rank, ranks);
     let children: Vec<Child> = (0..ranks).map(start).collect();
     let end = |child: Child| ended(&child.wait_with_output().expect("its end"));
     children.into_iter().map(end).collect()
@@ -28,7 +32,8 @@ fn ranks_meet_under_a_launcher_that_speaks_pmi() {
     for (name, sizes) in [("p2p", [2, 3]), ("collectives", [1, 4])] {
         let Some(program) = build(name) else { return };
         for ranks in sizes {
-            for (rank, (code, stdout, stderr)) in launched(&program, ranks).iter().enumerate() {
+            for (rank, (code, stdout, stderr)) in launched(&program, ranks, &[]).iter().enumerate()
+            {
                 let wanted = if rank == 0 { "through\n" } else { "" };
                 assert_eq!(
                     (*code, stdout.as_str()),
@@ -36,6 +41,24 @@ fn ranks_meet_under_a_launcher_that_speaks_pmi() {
                     "{name}, rank {rank} of {ranks}: {stderr}"
                 );
             }
+        }
+    }
+}
+
+/// A launcher may do nothing when a rank's process ends: the others find out.
+#[test]
+fn ends_are_seen_where_the_launcher_does_nothing() {
+    let Some(program) = build("ends") else {
+        return;
+    };
+    for how in ["kill", "exit"] {
+        let all = launched(&program, 3, &[how]);
+        for (rank, (code, stdout, stderr)) in all.iter().enumerate().take(2) {
+            assert!(
+                !matches!(code, Some(0) | None) && !stdout.contains("through"),
+                "{how}, rank {rank}: {code:?} {stderr}"
+            );
+            assert!(stderr.contains("rank 2"), "{how}, rank {rank}: {stderr}");
         }
     }
 }

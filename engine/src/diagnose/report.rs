@@ -147,6 +147,7 @@ impl Hang {
             let how = match death {
                 Death::Exited(code) => format!("exit code {code}"),
                 Death::Signaled(signal) => format!("signal {signal}"),
+                Death::Ended => "its process has ended".into(),
                 Death::Overwritten => "its messages were overwritten".into(),
                 Death::Finalized => continue, // no failure
             };

@@ -315,6 +315,14 @@ impl Core {
         }
     }
 
+    /// Looks for the ends of other ranks' processes from now on, for a job whose launcher
+    /// records none.
+    pub fn watch_processes(&self) {
+        if let JobTransport::Shm(rank) = &self.transport {
+            rank.watch_processes();
+        }
+    }
+
     /// Wakes sleepers after a change that they may wait for and that no lane
     /// sees.
     pub fn wake_waiting(&self) {

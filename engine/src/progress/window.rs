@@ -437,7 +437,7 @@ impl Lane {
 
     /// Receives a message of one source and tag, if it is there, or posts its receive;
     /// `None`: it needs [`Lane::irecv`], and nothing has happened.
-    #[inline(never)]
+    #[inline]
     #[track_caller]
     pub fn begin_exact(&mut self, view: &RawView, source: u32, tag: u32) -> Option<Begun> {
         let envelope = Envelope { source, tag };

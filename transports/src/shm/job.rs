@@ -31,6 +31,7 @@ fn to_word(how: Death) -> u32 {
         Death::Exited(code) => 1 << 16 | (code as u32 & 0xffff),
         Death::Signaled(signal) => 2 << 16 | (signal as u32 & 0xffff),
         Death::Overwritten => 4 << 16,
+        Death::Ended => 5 << 16,
     }
 }
 
@@ -42,6 +43,7 @@ pub(crate) fn death_of_word(word: u32) -> Option<Death> {
         2 => Some(Death::Signaled(value)),
         3 if value == 0 => Some(Death::Finalized),
         4 if value == 0 => Some(Death::Overwritten),
+        5 if value == 0 => Some(Death::Ended),
         _ => None,
     }
 }

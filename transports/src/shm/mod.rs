@@ -25,6 +25,7 @@ mod shared_heap;
 mod spans;
 mod status;
 mod wait;
+mod watch;
 mod words;
 
 pub(crate) use cma::read as read_process;

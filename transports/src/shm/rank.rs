@@ -149,6 +149,8 @@ struct Inner {
     leaves_lines: AtomicU32,
     /// A post found no room.
     starved: AtomicU32,
+    /// 1: see `watch`.
+    watches: AtomicU32,
     /// Segments for collectives that this rank has made,
     segments: Mutex<Vec<Made>>,
     /// and memory for slots that no segment uses any more.
@@ -211,6 +213,7 @@ impl ShmRank {
             payloads: AtomicU32::new(0),
             leaves_lines: AtomicU32::new(0),
             starved: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
             segments: Mutex::default(),
             slots: Mutex::default(),
         })))
@@ -678,8 +681,16 @@ impl ShmRank {
             }
         };
         words::rest(&control.sleeping, barrier, look, || {
-            wait::sleep(bell, others, timeout);
+            let woken = wait::sleep(bell, others, timeout);
+            if !woken && self.0.watches.load(Ordering::Relaxed) != 0 {
+                self.look_for_ended();
+            }
         });
+    }
+
+    /// Whether this rank looks for the ends of others' processes.
+    pub(super) fn watches(&self) -> &AtomicU32 {
+        &self.0.watches
     }
 
     /// Says whether a thread of this rank waits in the library.

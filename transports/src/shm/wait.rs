@@ -44,8 +44,8 @@ pub(crate) fn barrier_all() {
 }
 
 /// Sleeps until the bell rings, one of `others` is readable, or time is up;
-/// resets the bell.
-pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) {
+/// resets the bell. False: time is up.
+pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) -> bool {
     let entry = |fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
@@ -67,6 +67,7 @@ pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) {
     if n > 0 && fds[0].revents != 0 {
         drain(bell);
     }
+    n != 0
 }
 
 /// Resets the bell.
