@@ -389,7 +389,6 @@ impl RawView {
     #[inline(never)]
     unsafe fn unpack_loose(&self, packed: Range<usize>, from: *const u8) {
         match &self.shape {
-            Shape::Untyped | Shape::Slice(_) | Shape::Uniform(_) | Shape::Dense(_) => {}
             Shape::Loose(layout, count) => {
                 // SAFETY: invariant 6: the caller's range, and as many bytes to fill it.
                 unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
@@ -411,6 +410,12 @@ impl RawView {
                 // SAFETY: invariant 6: the caller's range of the operand, and as many bytes; the
                 // operation that has the view is one thread's at a time.
                 unsafe { incoming.take(packed, from) }
+            }
+            // Contiguous, so that [`RawView::unpack`] has not come here.
+            Shape::Untyped | Shape::Slice(_) | Shape::Uniform(_) | Shape::Dense(_) => {
+                let to = self.origin.wrapping_add(packed.start);
+                // SAFETY: invariants 2 and 6: the caller's range begins at `to`.
+                unsafe { copy_contiguous(from, to, packed.len()) }
             }
         }
     }

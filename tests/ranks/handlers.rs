@@ -7,6 +7,7 @@ mod nonblocking;
 use crate::support::{Watchdog, on_all};
 use osier::buffers::{Region, Regions};
 use osier::communicators::{Resource, SplitType};
+use osier::datatype::Basic;
 use osier::errors::ErrorHandler;
 use osier::operators::function;
 use osier::persistent::start_all;
@@ -140,26 +141,20 @@ fn too_long(comm: &Communicator) {
     comm.send(&[1u64; 3], comm.rank(), 9).expect("send");
 }
 
-/// A receive of one number with tag 9, which only its handle stands for.
-///
-/// # Safety
-/// The number stays until the receive has ended.
-unsafe fn posted(alone: &Communicator, number: &mut [u64; 1]) -> Handle {
-    // SAFETY: the caller's promise, for one number of eight bytes.
-    let memory = unsafe {
-        Elements::new(
-            number.as_mut_ptr().cast(),
-            osier::datatype::Basic::U64,
-            8,
-            1,
-        )
-    };
+/// Receives a message that is too long by a handle, which `end` ends.
+fn by_handle<T>(alone: &Communicator, end: impl FnOnce(Handle) -> Result<T>) -> Result<T> {
+    let mut number = [0u64];
+    let (at, basic) = (number.as_mut_ptr().cast(), Basic::U64);
+    // SAFETY: eight bytes, which outlive the receive: `end` ends it below.
+    let memory = unsafe { Elements::new(at, basic, 8, 1) };
     let mut memory = memory.expect("a length that fits");
-    // SAFETY: the caller's promise.
-    match unsafe { alone.begin_receive(&mut memory, 0, 9) } {
-        Some(Begun::Posted(handle)) => handle,
-        other => panic!("{other:?}"),
-    }
+    // SAFETY: as above.
+    let begun = unsafe { alone.begin_receive(&mut memory, 0, 9) };
+    let Some(Begun::Posted(handle)) = begun else {
+        panic!("{begun:?}");
+    };
+    too_long(alone);
+    end(handle)
 }
 
 fn point_to_point(comm: &Communicator, b: &Bench) {
@@ -172,18 +167,12 @@ fn point_to_point(comm: &Communicator, b: &Bench) {
         .expect("mine");
     alone.set_error_handler(b.handler());
     b.check("Communicator::end_receive", || {
-        let mut short = [0u64];
-        // SAFETY: the array outlives the receive, which the call below ends.
-        let handle = unsafe { posted(&alone, &mut short) };
-        too_long(&alone);
-        alone.end_receive(handle)
+        by_handle(&alone, |handle| alone.end_receive(handle))
     });
     b.check("Batch::end", || {
-        let mut short = [0u64];
-        // SAFETY: the array outlives the receive, which the call below ends.
-        let handle = unsafe { posted(&alone, &mut short) };
-        too_long(&alone);
-        alone.batch().expect("nobody records").end(handle)
+        by_handle(&alone, |handle| {
+            alone.batch().expect("nobody records").end(handle)
+        })
     });
     b.check("Batch::wait", || {
         let mut request = alone.recv_init(vec![0u64], 0, 9).expect("recv_init");

@@ -1,11 +1,12 @@
 //! Launchers of others: a small one of our own that speaks PMI-1, Hydra where it is, and those
 //! whose jobs cannot be joined.
 
-use super::{build, ended, needs, place, run, text};
+use super::{GUARD, build, ended, needs, place, run, text};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 #[allow(dead_code, reason = "shared with the tests of Rust programs")]
@@ -23,8 +24,29 @@ fn launched(
     let server = Server::new(ranks, None);
     let start = |rank| server.start(Command::new(program).args(arguments), rank, ranks);
     let children: Vec<Child> = (0..ranks).map(start).collect();
+    let _guard = HangGuard::of(children.iter().map(Child::id).collect());
     let end = |child: Child| ended(&child.wait_with_output().expect("its end"));
     children.into_iter().map(end).collect()
+}
+
+/// Kills processes that are still there after ten times what any takes, until it is dropped.
+struct HangGuard(#[allow(dead_code, reason = "dropping it tells the thread")] Sender<()>);
+
+impl HangGuard {
+    fn of(processes: Vec<u32>) -> HangGuard {
+        let (sender, ended) = channel();
+        std::thread::spawn(move || {
+            let limit = Duration::from_secs(GUARD.parse().expect("seconds"));
+            if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                for process in processes {
+                    // SAFETY: a signal to a child that nobody has waited for, but for those
+                    // that ended while others hang.
+                    unsafe { libc::kill(process as libc::pid_t, libc::SIGKILL) };
+                }
+            }
+        });
+        HangGuard(sender)
+    }
 }
 
 #[test]
@@ -214,6 +236,7 @@ fn hydra_starts_ranks() {
         let launch = |ranks: &str, program: &Path, arguments: &[&str]| {
             let mut command = Command::new(hydra);
             command.env("I_MPI_ROOT", home).args(["-n", ranks]);
+            command.env("MPIEXEC_TIMEOUT", GUARD);
             command.arg(program).args(arguments);
             let (code, stdout, stderr) = ended(&run(&mut command));
             (code, stdout, format!("{}: {stderr}", text(hydra)))
@@ -229,7 +252,7 @@ fn hydra_starts_ranks() {
         for how in ["abort", "kill", "exit"] {
             let (code, stdout, stderr) = launch("3", &program, &[how]);
             assert!(
-                code != Some(0) && !stdout.contains("through"),
+                code != Some(0) && !stdout.contains("through") && !stderr.contains("TIMED OUT"),
                 "{how}: {stderr}"
             );
         }

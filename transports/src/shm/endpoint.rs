@@ -38,10 +38,10 @@ const WHOLE_BYTES: usize = 16 << 10;
 const NO_RING: u32 = u32::MAX;
 /// After so many messages taken, rings that peers have opened are adopted.
 const ADOPT_EVERY: u32 = 64;
-/// After so many cells a small ring grows.
+/// Cells that are posted to a small ring before it grows.
 const SMALL_RING_CELLS: u64 = 16;
-/// The same where the peer's ring has grown: answers to a stream. The pages of a ring take a
-/// tenth of a millisecond, which belongs to a stream's first windows.
+/// The same where the peer's ring has grown, so that this one carries the answers to a stream: to
+/// make the pages of a ring took a tenth of a millisecond in the middle of that stream.
 const ANSWER_CELLS: u64 = 4;
 /// In the token of a message: it lies in the mailbox,
 const MAIL: u32 = 1 << 31;
@@ -50,7 +50,7 @@ const MAIL_PAYLOAD: u32 = 1 << 30;
 
 struct Tx {
     ring: Option<(Producer, u64, Level)>,
-    /// After so many cells it grows, if it is small.
+    /// Cells that are posted before a small ring grows.
     grows_after: u64,
     /// The mailbox that this rank and the peer share, for both directions.
     mail: Option<Mailbox>,

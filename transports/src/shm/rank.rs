@@ -149,7 +149,7 @@ struct Inner {
     leaves_lines: AtomicU32,
     /// A post found no room.
     starved: AtomicU32,
-    /// 1: see `watch`.
+    /// 1: this rank looks for the ends of others' processes.
     watches: AtomicU32,
     /// Segments for collectives that this rank has made,
     segments: Mutex<Vec<Made>>,
@@ -688,9 +688,10 @@ impl ShmRank {
         });
     }
 
-    /// Whether this rank looks for the ends of others' processes.
-    pub(super) fn watches(&self) -> &AtomicU32 {
-        &self.0.watches
+    /// From now on this rank looks for the ends of others' processes whenever it has slept for
+    /// its time: where no launcher records them.
+    pub fn watch_processes(&self) {
+        self.0.watches.store(1, Ordering::Relaxed);
     }
 
     /// Says whether a thread of this rank waits in the library.

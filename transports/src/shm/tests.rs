@@ -46,6 +46,30 @@ fn messages_cross_and_rings_grow() {
     assert_eq!(a.malformed() + b.malformed(), 0);
 }
 
+/// Messages of one cell: the fifth answer to a stream gets a larger ring, else the seventeenth.
+#[test]
+fn the_ring_of_answers_grows_early() {
+    for (streamed, grows_at) in [(40, 5), (0, 17)] {
+        let (a, b) = pair();
+        let mut ea = a.endpoint(5, vec![0, 1]);
+        let mut eb = b.endpoint(5, vec![0, 1]);
+        for n in 0..streamed {
+            ea.post(1, head(3, n), b"message").expect("room");
+            next(&mut eb);
+        }
+        let mut answer = |n| {
+            eb.post(0, head(3, n), b"").expect("room");
+            next(&mut ea);
+            a.job().segment().reserved_bytes()
+        };
+        let small = answer(1);
+        for n in 2..grows_at {
+            assert_eq!(answer(n), small, "answer {n} to {streamed}");
+        }
+        assert!(answer(grows_at) > small, "answer {grows_at} to {streamed}");
+    }
+}
+
 /// A rank sleeps with a post that found no room; its peer makes room, which is no post.
 #[test]
 fn a_sleeper_without_room_is_woken_when_there_is_some() {

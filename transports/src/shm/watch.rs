@@ -18,11 +18,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 impl ShmRank {
-    /// From now on this rank looks for the ends of others whenever it has slept for its time.
-    pub fn watch_processes(&self) {
-        self.watches().store(1, Ordering::Relaxed);
-    }
-
     /// Records the ends that nobody has recorded.
     #[cold]
     pub(super) fn look_for_ended(&self) {
