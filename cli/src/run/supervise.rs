@@ -476,6 +476,9 @@ impl Supervisor<'_> {
             End::Exited(code) => (Death::Exited(code), code as u8),
             End::Signaled { signal, .. } => (Death::Signaled(signal), code_of_signal(signal)),
         };
+        // Who ends first may not be who has asked for the end. What others ask for because of
+        // this end comes later, as they do not know of it yet.
+        let asked = self.job.aborted();
         for rank in ranks.range() {
             self.job.mark_dead(rank, death);
         }
@@ -489,8 +492,6 @@ impl Supervisor<'_> {
             pipe.drain(lines, buffer, now);
             lines.pump(now);
         }
-        // Who ends first may not be who has asked for the end.
-        let asked = self.job.aborted();
         let aborted = asked.is_some();
         if code == 0 && !aborted {
             return;
