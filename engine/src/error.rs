@@ -56,6 +56,8 @@ pub enum ErrorKind {
     System,
     /// An error of the user, with a code of the user.
     User,
+    /// A task of a graph has failed, or what it needs has.
+    Task,
 }
 
 /// An error code: a class, or a finer number within a class.

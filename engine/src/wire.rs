@@ -78,6 +78,11 @@ kinds! {
     PUT_DONE = 21: "1 = not written", "receive", "0", "none";
     // The offered memory may be used.
     READY = 22: "1 = it never is", "send", "0", "none";
+    // Along the edges of task graphs.
+    EDGE = 23: "run", "place", "0", "packed elements, or the last part of them";
+    EDGE_PART = 24: "run", "place", "0", "packed elements, of which more follow";
+    EDGE_CREDIT = 25: "run", "place", "messages, all bits: no more", "none";
+    EDGE_FAILED = 26: "run", "place", "0", "why, as text";
 }
 
 /// A line of the table.

@@ -95,6 +95,7 @@ impl Lane {
         self.port.left_count += usize::from(state.left.is_none());
         state.left = Some(how);
         self.end_unowned();
+        self.edges_lost(peer);
         // Somebody may sleep in a wait that is hopeless now.
         self.port.finished = true;
     }

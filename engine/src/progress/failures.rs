@@ -75,6 +75,7 @@ impl Lane {
         state.control.clear();
         state.starts.clear();
         state.streams.clear();
+        state.edges.clear();
         self.get.forget_pushes(peer);
         self.get.fail_shared_pulls(&mut self.port, peer, how);
         device_get::fail_mapped(&mut self.port, peer, how);
@@ -117,6 +118,7 @@ impl Lane {
         }
         // What was opened of it is used no more.
         self.port.devices.sweep();
+        self.edges_lost(peer);
     }
 
     /// Ends the posted receives from any source (invariant 2). None of them has met a

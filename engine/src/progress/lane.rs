@@ -17,6 +17,7 @@
 
 use super::arrival::Arrived;
 use super::backoff::Backoff;
+use super::edges::Edges;
 use super::links::Links;
 pub use super::op::{Mode, Outcome, Posted};
 pub use super::port::Counters;
@@ -60,6 +61,8 @@ pub struct Lane {
     /// Rendezvous by get, and the parts that senders write.
     pub(crate) get: Get,
     pub executor: Executor,
+    /// Of a task graph that runs here.
+    pub(crate) edges: Edges,
     /// Peers that have ended; of these, those that have failed, and whose failure is not
     /// acknowledged.
     pub(crate) dead_count: usize,
@@ -114,6 +117,7 @@ impl Lane {
             arrivals: Slab::new(),
             get: Get::default(),
             executor: Executor::default(),
+            edges: Edges::default(),
             dead_count: 0,
             failed_count: 0,
             unacknowledged: 0,
@@ -344,6 +348,9 @@ impl Lane {
             wire::PUT_OFFER => device_put::on_put_offer(&mut self.port, message, low, high),
             wire::PUT_DONE => device_put::on_put_done(&mut self.port, peer, low, message.head.aux),
             wire::READY => self.on_ready(peer, low, message.head.aux),
+            wire::EDGE | wire::EDGE_PART | wire::EDGE_CREDIT | wire::EDGE_FAILED => {
+                self.on_edge(message)
+            }
             _ => false,
         };
         if !sound {

@@ -15,6 +15,7 @@ pub mod checked;
 mod closing;
 pub mod core;
 mod driver;
+pub mod edges;
 pub mod enqueued;
 mod failures;
 pub mod in_segment;

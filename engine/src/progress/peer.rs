@@ -1,6 +1,7 @@
 //! State of a lane for each peer.
 
 use super::closing::Left;
+use super::edges::Kept;
 use super::pace::Pace;
 use super::protocols::device_memory::Layouts;
 use super::trial::Trials;
@@ -30,6 +31,8 @@ pub(crate) struct PeerState {
     pub control: VecDeque<AmHead>,
     pub starts: VecDeque<u32>,
     pub streams: VecDeque<u32>,
+    /// Messages along edges that wait for room.
+    pub edges: VecDeque<Kept>,
     pub incoming: Vec<(u32, Target)>,
     /// The protocols of messages to it and from it.
     pub selection: Arc<Selection>,
@@ -66,6 +69,7 @@ impl PeerState {
             control: VecDeque::new(),
             starts: VecDeque::new(),
             streams: VecDeque::new(),
+            edges: VecDeque::new(),
             incoming: Vec::new(),
             selection,
             pace: Pace::default(),

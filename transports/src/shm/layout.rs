@@ -25,6 +25,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (12, 0xc4b8_d45c_0d3f_aedc),
     // Slots of 132 KiB.
     (13, 0xe14e_af4e_bb4b_c62f),
+    // Messages along edges of task graphs.
+    (14, 0xe14e_af4e_bb4b_c62f),
 ];
 
 macro_rules! offsets {

@@ -49,7 +49,8 @@ pub(crate) fn push(port: &mut Port) -> bool {
         let peer = port.busy[at];
         any |= push_peer(port, peer);
         let state = &mut port.peers[peer as usize];
-        if state.control.is_empty() && state.starts.is_empty() && state.streams.is_empty() {
+        let queues = [state.starts.len(), state.streams.len(), state.edges.len()];
+        if state.control.is_empty() && queues == [0; 3] {
             state.busy = false;
             port.busy.swap_remove(at);
         } else {
@@ -73,6 +74,18 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
                 any = true;
             }
         }
+    }
+    while let Some(kept) = port.peers[peer as usize].edges.pop_front() {
+        let fill = |to: *mut u8| {
+            // SAFETY: invariant 2 of `protocols`: room for the payload.
+            unsafe { std::ptr::copy_nonoverlapping(kept.payload.as_ptr(), to, kept.payload.len()) }
+        };
+        let bytes = kept.payload.len();
+        if let Err(PostError::Full) = port.links.post_with(peer, kept.head, bytes, fill) {
+            port.peers[peer as usize].edges.push_front(kept);
+            return any;
+        }
+        any = true;
     }
     while let Some(&handle) = port.peers[peer as usize].starts.front() {
         // What its producer waits for may be behind it.
