@@ -6,6 +6,7 @@
 //!
 //! | key | meaning | tests |
 //! |---|---|---|
+//! | `graphs` | random task graphs of a test | `random` of `tasks` |
 //! | `trees` | random types of a test, or of a soak | of datatypes and kernels |
 //! | `seed` | the seed of `one_seed`, or the first of a soak | those, `engine_sim` |
 //! | `seconds`, `runs` | length of a soak: time, programs | those, `engine_sim` |
@@ -20,7 +21,8 @@
 //! | `skip` | what tests may do without, of the keys in `tests/needs.rs` | all that use it |
 
 /// Each key, for what is not known to be refused.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
+    "graphs",
     "trees",
     "seed",
     "seconds",

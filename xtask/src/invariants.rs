@@ -17,7 +17,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where all unsafe code is argued so, folders within included.
-const FOLDERS: [&str; 3] = ["transports/src/shm", "datatype/src/copy", "engine/src"];
+const FOLDERS: [&str; 4] = [
+    "transports/src/shm",
+    "datatype/src/copy",
+    "engine/src",
+    "tasks/src",
+];
 /// Files beside them that are, too.
 const FILES: [&str; 1] = ["transports/src/cuda_ipc.rs"];
 

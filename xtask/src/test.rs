@@ -166,9 +166,10 @@ fn hwloc(steps: &mut Steps) {
 
 fn loom(steps: &mut Steps) {
     // One build for all.
-    const PACKAGES: [(&str, &str); 2] = [
+    const PACKAGES: [(&str, &str); 3] = [
         ("osier-transports", "transports/src"),
         ("osier-engine", "engine/src"),
+        ("osier-tasks", "tasks/src"),
     ];
     steps.step("loom", || {
         for (package, folder) in PACKAGES {

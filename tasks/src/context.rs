@@ -1,0 +1,260 @@
+//! What a task sees while it is called: its messages, its output ports, its place.
+//!
+//! # Invariants
+//! 1. The messages of a firing are released after its call, and nobody writes to their slots
+//!    before.
+//! 2. The element type of a port is compared with `T` before memory is read or written as
+//!    elements of `T`; both ends of an edge have one type.
+//! 3. A slice of a message borrows the context; what takes the memory borrows it mutably.
+
+use crate::describe::{In, Out};
+use crate::instance::{Fired, Instance};
+use osier_datatype::Datatype;
+use std::any::TypeId;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// The call of a task.
+pub struct Context<'a> {
+    instance: &'a Instance,
+    task: u32,
+    firing: u64,
+    lines: Cell<bool>,
+    fired: RefCell<&'a mut dyn Fired>,
+}
+
+/// A message, and the task that sent it.
+#[derive(Clone, Copy)]
+pub struct Received<'a, T> {
+    instance: &'a Instance,
+    input: u32,
+    /// Its elements.
+    pub elements: &'a [T],
+}
+
+impl<T> Received<'_, T> {
+    /// Coordinates of the producer.
+    pub fn from(&self) -> Vec<usize> {
+        let (family, number, _) = self.producer();
+        self.instance.shape.coordinates(family, number)
+    }
+
+    /// Number of the producer in its family, in row-major order.
+    pub fn from_number(&self) -> u64 {
+        self.producer().1
+    }
+
+    /// Label of the edge.
+    pub fn label(&self) -> u32 {
+        self.instance.shape.inputs[self.input as usize].label
+    }
+
+    fn producer(&self) -> (u32, u64, u32) {
+        self.instance.shape.inputs[self.input as usize].producer
+    }
+}
+
+impl<'a> Context<'a> {
+    #[inline]
+    pub(crate) fn new(
+        instance: &'a Instance,
+        task: u32,
+        firing: u64,
+        fired: &'a mut dyn Fired,
+    ) -> Self {
+        Self {
+            instance,
+            task,
+            firing,
+            lines: Cell::new(false),
+            fired: RefCell::new(fired),
+        }
+    }
+
+    /// Whether a message that was put waits for room.
+    #[inline]
+    pub(crate) fn has_lines(&self) -> bool {
+        self.lines.get()
+    }
+
+    /// Coordinates of the task.
+    pub fn at(&self) -> Vec<usize> {
+        self.instance.shape.at(self.task)
+    }
+
+    /// Number of the task in its family, in row-major order.
+    pub fn number(&self) -> u64 {
+        self.instance.shape.tasks[self.task as usize].number
+    }
+
+    /// Calls of `execute` before this one.
+    pub fn firing(&self) -> u64 {
+        self.firing
+    }
+
+    /// The task's priority.
+    pub fn priority(&self) -> i32 {
+        self.instance.tasks[self.task as usize]
+            .priority
+            .load(Ordering::Relaxed)
+    }
+
+    /// Sets the task's priority, from its next firing on.
+    pub fn set_priority(&self, priority: i32) {
+        let state = &self.instance.tasks[self.task as usize];
+        state.priority.store(priority, Ordering::Relaxed);
+    }
+
+    /// The edges into a port.
+    ///
+    /// # Panics
+    /// The port is of another family or graph.
+    #[inline]
+    fn edges<T: 'static>(&self, port: In<T>) -> Range<u32> {
+        let shape = &self.instance.shape;
+        let family = shape.tasks[self.task as usize].family;
+        let inputs = &shape.families[family as usize].inputs;
+        let same = |input: &(String, TypeId)| input.1 == TypeId::of::<T>();
+        let fits = port.0 == family && inputs.get(port.1 as usize).is_some_and(same);
+        if !fits {
+            foreign_port(std::any::type_name::<T>());
+        }
+        shape.edges_of(self.task, port.1)
+    }
+
+    #[inline]
+    fn read<T: Datatype>(&self, input: u32, number: u32) -> &[T] {
+        // SAFETY: invariant 1: callers name a message of this firing.
+        let (at, len) = unsafe { self.instance.message(input, number) };
+        if len == 0 {
+            return &[];
+        }
+        // SAFETY: invariants 1, 2 and 3: elements of `T`, there as long as `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(at.cast(), len) }
+    }
+
+    /// The number of edges into a port.
+    pub fn edges_into<T: Datatype>(&self, port: In<T>) -> usize {
+        self.edges(port).len()
+    }
+
+    /// The message of this firing on the one edge into a port; `None` if there is none, or
+    /// no edge.
+    ///
+    /// # Panics
+    /// The port has several edges ([`Context::each`]), or is of another family.
+    #[inline]
+    pub fn get<T: Datatype>(&self, port: In<T>) -> Option<&[T]> {
+        let edges = self.edges(port);
+        if edges.len() > 1 {
+            several_edges(edges.len());
+        }
+        let (first, offered) = self.instance.offered(edges.clone().next()?);
+        (offered > 0).then(|| self.read(edges.start, first))
+    }
+
+    /// The messages of this firing on the edges into a port, in the order of their
+    /// producers' families and numbers, whatever the placement.
+    ///
+    /// # Panics
+    /// The port is of another family.
+    #[inline]
+    pub fn each<T: Datatype>(&self, port: In<T>) -> impl Iterator<Item = Received<'_, T>> {
+        self.edges(port).flat_map(move |input| {
+            let (first, offered) = self.instance.offered(input);
+            (0..offered).map(move |message| Received {
+                instance: self.instance,
+                input,
+                elements: self.read(input, first.wrapping_add(message)),
+            })
+        })
+    }
+
+    /// The message of this firing on the one edge into a port, as a vector: without a copy if
+    /// it is longer than a slot and this task its only consumer on this rank. `get` finds an
+    /// empty message afterwards.
+    ///
+    /// # Panics
+    /// As [`Context::get`].
+    pub fn take<T: Datatype>(&mut self, port: In<T>) -> Option<Vec<T>> {
+        let edges = self.edges(port);
+        if edges.len() > 1 {
+            several_edges(edges.len());
+        }
+        let input = edges.clone().next()?;
+        let (first, offered) = self.instance.offered(input);
+        if offered == 0 {
+            return None;
+        }
+        // SAFETY: invariants 1 and 3: a message of this firing, of which no slice is left.
+        match unsafe { self.instance.take(input, first) } {
+            // SAFETY: invariant 2: the memory of a vector of `T`.
+            Some((at, len, room)) => Some(unsafe { Vec::from_raw_parts(at.cast(), len, room) }),
+            None => Some(self.read(input, first).to_vec()),
+        }
+    }
+
+    /// The output port of the task, and what it consists of.
+    #[inline]
+    fn output<T: 'static>(&self, port: Out<T>) -> u32 {
+        let task = &self.instance.shape.tasks[self.task as usize];
+        let output = task.outputs.start + port.1;
+        let fits = port.0 == task.family && output < task.outputs.end;
+        if !fits || self.instance.outputs[output as usize].id != TypeId::of::<T>() {
+            foreign_port(std::any::type_name::<T>());
+        }
+        output
+    }
+
+    /// Sends a message to all consumers of an output port: a copy of these elements. It
+    /// never waits; without room the message waits at the port, and the task does not fire
+    /// again before it has left.
+    ///
+    /// # Panics
+    /// The port is of another family.
+    #[inline]
+    pub fn put<T: Datatype>(&self, port: Out<T>, message: &[T]) {
+        let output = self.output(port);
+        let mut fired = self.fired.borrow_mut();
+        let from = message.as_ptr().cast();
+        // SAFETY: invariant 2: elements of the port's type.
+        unsafe {
+            let fired = &mut **fired;
+            self.instance
+                .put(output, from, message.len(), &self.lines, fired);
+        }
+    }
+
+    /// As [`Context::put`], of a vector: without a copy if all consumers are on this rank
+    /// and there is room.
+    ///
+    /// # Panics
+    /// As [`Context::put`].
+    pub fn give<T: Datatype>(&self, port: Out<T>, message: Vec<T>) {
+        let output = self.output(port);
+        let mut message = std::mem::ManuallyDrop::new(message);
+        let (from, len, room) = (message.as_mut_ptr(), message.len(), message.capacity());
+        let mut fired = self.fired.borrow_mut();
+        // SAFETY: invariant 2: a vector of the port's type, forgotten if it went.
+        let went = unsafe {
+            self.instance
+                .give(output, from.cast(), len, room, &mut **fired)
+        };
+        drop(fired);
+        if !went {
+            let message = std::mem::ManuallyDrop::into_inner(message);
+            self.put(port, &message);
+        }
+    }
+}
+
+#[cold]
+fn foreign_port(of: &str) -> ! {
+    panic!("a port of {of} that this task's family has not (hint: ports are of one family)")
+}
+
+#[cold]
+fn several_edges(edges: usize) -> ! {
+    panic!("a port with {edges} edges has no single message (hint: Context::each)")
+}

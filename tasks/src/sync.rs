@@ -1,0 +1,45 @@
+//! Atomics, locks and threads of the standard library, or loom's.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, Thread},
+};
+#[cfg(not(loom))]
+pub(crate) use std::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, Thread},
+};
+
+use std::sync::PoisonError;
+
+/// The lock, whatever a thread that held it did.
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds to a word, and returns what it was. Where one thread alone changes it, that is a load
+/// and a store.
+#[inline(always)]
+pub(crate) fn add(word: &AtomicU32, by: u32, alone: bool, order: Ordering) -> u32 {
+    if !alone {
+        return word.fetch_add(by, order);
+    }
+    let before = word.load(Ordering::Relaxed);
+    word.store(before.wrapping_add(by), Ordering::Relaxed);
+    before
+}
+
+/// Between a write and a read of another word, all SeqCst, in two threads: one sees the other.
+/// The words' own order is enough, but loom takes it for acquire and release.
+#[inline(always)]
+pub(crate) fn in_order() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}

@@ -1,0 +1,541 @@
+//! Messages on their way to tasks: `put`, lines of those without room, other ranks.
+
+use crate::build::Source;
+use crate::describe::Element;
+use crate::failure::{Cause, Failure};
+use crate::instance::{DROPPED, Fired, Instance, NO_MORE, Waiting};
+use crate::slot::Slot;
+use crate::word::Meaning;
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where messages of a line go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// To the branch here of an output port.
+    Here(u32),
+    /// To a branch to another rank.
+    Rank(u32),
+}
+
+impl Instance {
+    /// Puts a message on an output port. By the owner of its task, who learns by `lines`
+    /// that one waits for room.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `len` elements of the port's type.
+    #[inline]
+    pub(crate) unsafe fn put(
+        &self,
+        output: u32,
+        from: *const u8,
+        len: usize,
+        lines: &Cell<bool>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        let state = &self.outputs[output as usize];
+        if state.remote {
+            // SAFETY: invariant 4 of `instance`: the caller's contract.
+            unsafe { self.put_outside(output, from, len, lines, fired) };
+        }
+        let Some(branch) = state.branch else {
+            return;
+        };
+        let Some((slot, number)) = self.place_here(output, branch) else {
+            // SAFETY: invariant 4 of `instance`: the caller's contract.
+            let message = Arc::new(unsafe { packed(self.element(branch), from, len) });
+            return self.enqueue(Destination::Here(output), message, lines, fired);
+        };
+        // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
+        let to = match unsafe { slot.short_room(state.most_short, len) } {
+            Some(to) => to,
+            // SAFETY: invariant 2 of `instance`: the same.
+            None => unsafe { slot.room(self.element(branch), len) },
+        };
+        // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for the elements.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len * state.bytes) };
+        self.publish(branch, slot, number, state.consumers.clone(), fired);
+    }
+
+    /// As [`Instance::put`], of a vector whose memory goes with the message, where no other
+    /// rank needs it, and there is room. True: it went.
+    ///
+    /// # Safety
+    /// `from`, `len` and `capacity` are of a vector of the port's type, which the caller
+    /// forgets if it went.
+    pub(crate) unsafe fn give(
+        &self,
+        output: u32,
+        from: *mut u8,
+        len: usize,
+        capacity: usize,
+        fired: &mut (impl Fired + ?Sized),
+    ) -> bool {
+        let shape = &self.shape.outputs[output as usize];
+        let Some(branch) = shape.here.filter(|_| shape.remotes.is_empty()) else {
+            return false;
+        };
+        let Some((slot, number)) = self.place_here(output, branch) else {
+            return false;
+        };
+        let element = &self.shape.elements[shape.element as usize];
+        // SAFETY: invariants 2 and 4 of `instance`: the slot is free, this thread its writer.
+        unsafe { slot.give(element, from, len, capacity) };
+        let consumers = self.outputs[output as usize].consumers.clone();
+        self.publish(branch, slot, number, consumers, fired);
+        true
+    }
+
+    /// The slot of the next message of an output port for this rank, if it is free and
+    /// nothing waits before it.
+    #[inline]
+    fn place_here(&self, output: u32, branch: u32) -> Option<(&Slot, u32)> {
+        if !self.lines[output as usize].is_empty() {
+            return None;
+        }
+        let number = self.branches[branch as usize].next.load(Ordering::Relaxed);
+        let slot = self.slot_here(&self.outputs[output as usize], number);
+        slot.is_free().then_some((slot, number))
+    }
+
+    /// A message is written: tells its consumers. By the branch's writer.
+    #[inline]
+    fn publish(
+        &self,
+        branch: u32,
+        slot: &Slot,
+        number: u32,
+        consumers: Range<u32>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        let next = &self.branches[branch as usize].next;
+        next.store(number.wrapping_add(1), Ordering::Release);
+        slot.publish(consumers.len() as u32);
+        for input in &self.shape.consumers[consumers.start as usize..consumers.end as usize] {
+            let edge = &self.edges[*input as usize];
+            match edge.word.arrive(self.alone) {
+                Meaning::Kept => {}
+                Meaning::Refused => self.refused(branch, slot, fired),
+                meaning => self.tell(edge.task, meaning, fired),
+            }
+        }
+    }
+
+    /// As [`Instance::publish`], with what the branch says.
+    fn publish_branch(&self, branch: u32, number: u32, fired: &mut (impl Fired + ?Sized)) {
+        let consumers = self.shape.branches[branch as usize].consumers.clone();
+        self.publish(branch, self.slot(branch, number), number, consumers, fired);
+    }
+
+    /// Tells a task what has come on an edge into it.
+    #[inline]
+    pub(crate) fn tell(&self, task: u32, meaning: Meaning, fired: &mut (impl Fired + ?Sized)) {
+        let fire = match meaning {
+            Meaning::Kept | Meaning::Refused => return,
+            Meaning::Lacked => self.tasks[task as usize].word.arrive(self.alone),
+            Meaning::Asked => self.ask(task),
+        };
+        if fire {
+            fired.fired(self, task);
+        }
+    }
+
+    /// Something has come that a rule is to be asked about. True: it is met, and the caller
+    /// owns the task.
+    #[cold]
+    fn ask(&self, task: u32) -> bool {
+        let state = &self.tasks[task as usize];
+        if !state.word.notify() {
+            return false;
+        }
+        // SAFETY: this thread owns the task now (invariant 1 of `instance`).
+        let body = unsafe { state.body() };
+        self.is_met(task, body)
+    }
+
+    /// Puts a message on the branches to other ranks.
+    ///
+    /// # Safety
+    /// As [`Instance::put`].
+    unsafe fn put_outside(
+        &self,
+        output: u32,
+        from: *const u8,
+        len: usize,
+        lines: &Cell<bool>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        let shape = &self.shape.outputs[output as usize];
+        let element = &self.shape.elements[shape.element as usize];
+        let kept;
+        let bytes: &[u8] = if element.dense {
+            // SAFETY: invariant 4 of `instance`: the caller's contract: elements without gaps.
+            unsafe { std::slice::from_raw_parts(from, len * element.bytes) }
+        } else {
+            // SAFETY: invariant 4 of `instance`: the caller's contract.
+            kept = unsafe { packed(element, from, len) };
+            &kept
+        };
+        for remote in shape.remotes.clone() {
+            let line = &self.remote_lines[remote as usize];
+            let credits = &self.credits[remote as usize];
+            if line.is_empty() && credits.load(Ordering::SeqCst) > 0 {
+                self.send(remote, bytes, fired);
+            } else {
+                let message = Arc::new(bytes.to_vec());
+                self.enqueue(Destination::Rank(remote), message, lines, fired);
+            }
+        }
+    }
+
+    /// Sends a message for which there is credit. By the branch's writer.
+    fn send(&self, remote: u32, packed: &[u8], fired: &mut (impl Fired + ?Sized)) {
+        let before = self.credits[remote as usize].fetch_sub(1, Ordering::SeqCst);
+        if before > DROPPED / 2 {
+            // Nobody reads there any more.
+            self.credits[remote as usize].fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        let to = self.shape.remotes[remote as usize];
+        fired.put(self, to.rank, to.place, packed);
+    }
+
+    // Lines.
+
+    fn line(&self, to: Destination) -> &Waiting {
+        match to {
+            Destination::Here(output) => &self.lines[output as usize],
+            Destination::Rank(remote) => &self.remote_lines[remote as usize],
+        }
+    }
+
+    /// Keeps a message until there is room for it.
+    #[cold]
+    fn enqueue(
+        &self,
+        to: Destination,
+        message: Arc<Vec<u8>>,
+        lines: &Cell<bool>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        lines.set(true);
+        self.line(to)
+            .push(message, |message| self.send_waiting(to, message, fired));
+    }
+
+    /// Room may have been made.
+    #[inline]
+    fn made_room(&self, to: Destination, fired: &mut (impl Fired + ?Sized)) {
+        let line = self.line(to);
+        if !line.made_room(|message| self.send_waiting(to, message, fired)) {
+            return;
+        }
+        let output = match to {
+            Destination::Here(output) => output,
+            Destination::Rank(remote) => self.shape.remotes[remote as usize].output,
+        };
+        let task = self.shape.outputs[output as usize].task;
+        if self.tasks[task as usize].word.arrive(self.alone) {
+            fired.fired(self, task);
+        }
+    }
+
+    /// Sends a message that waits, under the lock of its line. False: there is no room.
+    fn send_waiting(
+        &self,
+        to: Destination,
+        message: &[u8],
+        fired: &mut (impl Fired + ?Sized),
+    ) -> bool {
+        match to {
+            Destination::Here(output) => {
+                let Some(branch) = self.shape.outputs[output as usize].here else {
+                    return false;
+                };
+                let number = self.branches[branch as usize].next.load(Ordering::Relaxed);
+                if !self.slot(branch, number).is_free() {
+                    return false;
+                }
+                // SAFETY: invariant 2 of `instance`: the slot is free, and this thread the
+                // writer of its branch.
+                unsafe { self.write_packed(branch, number, message) };
+                self.publish_branch(branch, number, fired);
+            }
+            Destination::Rank(remote) => {
+                if self.credits[remote as usize].load(Ordering::SeqCst) == 0 {
+                    return false;
+                }
+                self.send(remote, message, fired);
+            }
+        }
+        true
+    }
+
+    /// Lines of a task in which messages wait; it is told when they have left, one by one.
+    pub(crate) fn wait_for_lines(&self, task: u32) -> u32 {
+        let mut lines = 0;
+        self.each_line(task, |line| lines += u32::from(line.wait()));
+        lines
+    }
+
+    /// The task has failed: what waits in its lines is dropped.
+    pub(crate) fn forget_lines(&self, task: u32) {
+        self.each_line(task, Waiting::clear);
+    }
+
+    fn each_line(&self, task: u32, mut each: impl FnMut(&Waiting)) {
+        for output in self.shape.tasks[task as usize].outputs.clone() {
+            each(&self.lines[output as usize]);
+            for remote in self.shape.outputs[output as usize].remotes.clone() {
+                each(&self.remote_lines[remote as usize]);
+            }
+        }
+    }
+
+    /// Writes packed elements to a slot.
+    ///
+    /// # Safety
+    /// The slot is free, and the caller its writer; the bytes are whole elements.
+    unsafe fn write_packed(&self, branch: u32, number: u32, packed: &[u8]) {
+        let element = self.element(branch);
+        let len = packed.len() / element.layout.size().max(1);
+        // SAFETY: invariant 4 of `instance`: the caller's contract.
+        let to = unsafe { self.slot(branch, number).room(element, len) };
+        // SAFETY: invariant 4 of `instance`: there is room for the elements, whose packed bytes
+        // these are.
+        unsafe {
+            let layout = &element.layout;
+            layout.unpack_raw(to, len, 0..packed.len(), packed.as_ptr());
+        }
+    }
+
+    // Reading.
+
+    /// A consumer has read a message of a branch.
+    #[inline]
+    pub(crate) fn released(&self, branch: u32, slot: &Slot, fired: &mut (impl Fired + ?Sized)) {
+        if !slot.release(self.alone) {
+            return;
+        }
+        match self.shape.branches[branch as usize].source {
+            Source::Here(output) => self.made_room(Destination::Here(output), fired),
+            Source::Rank { rank, place } => self.give_credit(branch, (rank, place), fired),
+        }
+    }
+
+    /// A message comes to a task that has ended. Its line needs no look: nothing waits there,
+    /// or it is locked and being emptied by this thread.
+    #[cold]
+    fn refused(&self, branch: u32, slot: &Slot, fired: &mut (impl Fired + ?Sized)) {
+        if slot.release(self.alone)
+            && let Source::Rank { rank, place } = self.shape.branches[branch as usize].source
+        {
+            self.give_credit(branch, (rank, place), fired);
+        }
+    }
+
+    /// A slot of a branch from another rank is free. Credit goes back in the order of the
+    /// messages (invariant 3 of `instance`).
+    fn give_credit(
+        &self,
+        branch: u32,
+        (rank, place): (u32, u32),
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        let state = &self.branches[branch as usize];
+        let mut read = 0;
+        loop {
+            let tail = state.tail.load(Ordering::SeqCst);
+            let written = state.next.load(Ordering::Acquire);
+            if tail == written || !self.slot(branch, tail).is_free() {
+                break;
+            }
+            let after = tail.wrapping_add(1);
+            let moved =
+                state
+                    .tail
+                    .compare_exchange(tail, after, Ordering::SeqCst, Ordering::SeqCst);
+            read += u32::from(moved.is_ok());
+        }
+        if read == 0 {
+            return;
+        }
+        // A message for half of the slots: their writer has the other half meanwhile.
+        let half = self.shape.branches[branch as usize].slots.div_ceil(2);
+        let owed = state.owed.fetch_add(read, Ordering::AcqRel) + read;
+        if owed >= half {
+            let owed = state.owed.swap(0, Ordering::AcqRel);
+            if owed > 0 {
+                fired.credit(self, rank, place, owed);
+            }
+        }
+    }
+
+    // From other ranks.
+
+    /// A message of another rank has come, for the branch at this place of its letter. False:
+    /// it is malformed. By the thread that handles the rank's messages.
+    #[must_use]
+    pub fn deliver(
+        &self,
+        rank: u32,
+        place: u32,
+        packed: &[u8],
+        fired: &mut (impl Fired + ?Sized),
+    ) -> bool {
+        let Some(branch) = self.branch_from(rank, place) else {
+            return false;
+        };
+        let size = self.element(branch).layout.size();
+        let whole = match size {
+            0 => packed.is_empty(),
+            _ => packed.len().is_multiple_of(size),
+        };
+        let number = self.branches[branch as usize].next.load(Ordering::Relaxed);
+        if !whole || !self.slot(branch, number).is_free() {
+            return false;
+        }
+        // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`);
+        // whole elements.
+        unsafe { self.write_packed(branch, number, packed) };
+        self.publish_branch(branch, number, fired);
+        true
+    }
+
+    fn branch_from(&self, rank: u32, place: u32) -> Option<u32> {
+        if rank as usize == self.shape.rank {
+            return None;
+        }
+        let branches = self.shape.from_ranks.get(rank as usize)?;
+        let branch = branches.start.checked_add(place)?;
+        branches.contains(&branch).then_some(branch)
+    }
+
+    /// Messages have been read by another rank, of the branch at this place of the letter to
+    /// it. False: it is malformed.
+    #[must_use]
+    pub fn credit(
+        &self,
+        rank: u32,
+        place: u32,
+        messages: u32,
+        fired: &mut (impl Fired + ?Sized),
+    ) -> bool {
+        let to_rank = self.shape.to_ranks.get(rank as usize);
+        let Some(remote) = to_rank.and_then(|to| to.get(place as usize)).copied() else {
+            return false;
+        };
+        if messages == NO_MORE {
+            self.drop_to(remote, fired);
+            return true;
+        }
+        let output = self.shape.remotes[remote as usize].output;
+        let most = self.shape.outputs[output as usize].slots;
+        let credits = &self.credits[remote as usize];
+        if credits.load(Ordering::SeqCst) > DROPPED / 2 {
+            return true;
+        }
+        // Only this thread adds.
+        if u64::from(credits.load(Ordering::SeqCst)) + u64::from(messages) > u64::from(most) {
+            return false;
+        }
+        credits.fetch_add(messages, Ordering::SeqCst);
+        self.made_room(Destination::Rank(remote), fired);
+        true
+    }
+
+    /// Messages for a branch to another rank are dropped from now on.
+    fn drop_to(&self, remote: u32, fired: &mut (impl Fired + ?Sized)) {
+        self.credits[remote as usize].store(DROPPED, Ordering::SeqCst);
+        self.made_room(Destination::Rank(remote), fired);
+    }
+
+    /// A rank is gone: nothing more comes from it, and what is for it is dropped. All that it
+    /// sent before has been delivered.
+    pub fn lose(&self, rank: u32, how: &str, orderly: bool, fired: &mut (impl Fired + ?Sized)) {
+        if let Some(remotes) = self.shape.to_ranks.get(rank as usize) {
+            for remote in remotes {
+                self.drop_to(*remote, fired);
+            }
+        }
+        let branches = self.shape.from_ranks.get(rank as usize).cloned();
+        if rank as usize == self.shape.rank {
+            return;
+        }
+        for branch in branches.unwrap_or_default() {
+            let inputs = self.shape.branches[branch as usize].consumers.clone();
+            let edge = self.shape.consumers[inputs.start as usize];
+            let (family, number, _) = self.shape.inputs[edge as usize].producer;
+            let task = self.shape.name_of(family, number);
+            let why = format!("task {task} of rank {rank} sends no more: rank {rank} {how}");
+            let failure = Arc::new(Failure {
+                task,
+                rank: rank as usize,
+                cause: if orderly {
+                    Cause::Left(why)
+                } else {
+                    Cause::Told(why)
+                },
+            });
+            self.fail_branch(branch, &failure, fired);
+        }
+    }
+
+    /// A branch of another rank will have no more messages. False: it is malformed.
+    #[must_use]
+    pub fn fail_from(
+        &self,
+        rank: u32,
+        place: u32,
+        cause: &str,
+        fired: &mut (impl Fired + ?Sized),
+    ) -> bool {
+        let Some(branch) = self.branch_from(rank, place) else {
+            return false;
+        };
+        let failure = Arc::new(Failure {
+            task: String::new(),
+            rank: rank as usize,
+            cause: Cause::Told(cause.into()),
+        });
+        self.fail_branch(branch, &failure, fired);
+        true
+    }
+
+    /// No more messages come on a branch.
+    pub(crate) fn fail_branch(
+        &self,
+        branch: u32,
+        cause: &Arc<Failure>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        if self.branches[branch as usize]
+            .cause
+            .set(cause.clone())
+            .is_err()
+        {
+            return; // the first cause stands
+        }
+        self.failed.store(true, Ordering::SeqCst);
+        for consumer in self.shape.branches[branch as usize].consumers.clone() {
+            let input = self.shape.consumers[consumer as usize];
+            let edge = &self.edges[input as usize];
+            let meaning = edge.word.fail();
+            self.tell(edge.task, meaning, fired);
+        }
+    }
+}
+
+/// The packed form of a message.
+///
+/// # Safety
+/// `from` is valid for reads of `len` elements.
+unsafe fn packed(element: &Element, from: *const u8, len: usize) -> Vec<u8> {
+    let mut packed = vec![0u8; len * element.layout.size()];
+    let (range, to) = (0..packed.len(), packed.as_mut_ptr());
+    // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for the packed elements.
+    unsafe { element.layout.pack_raw(from, len, range, to) };
+    packed
+}

@@ -1,0 +1,232 @@
+//! Jobs of several ranks and workers on one thread, whose order a seed decides.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use osier_tasks::build::BuildError;
+use osier_tasks::describe::Description;
+use osier_tasks::failure::Failure;
+use osier_tasks::graph::{Graph, Ranks};
+use osier_tasks::instance::{Elsewhere, Instance, Outside};
+use osier_tasks::worker::{Crew, Step, Worker};
+use std::collections::VecDeque;
+use std::sync::{Arc, Barrier, Mutex};
+
+/// Numbers that a seed decides.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % bound.max(1)
+    }
+}
+
+/// A number that depends on all of `from`.
+pub fn mix(from: impl IntoIterator<Item = u64>) -> u64 {
+    from.into_iter().fold(0x9e37_79b9_7f4a_7c15, |hash, word| {
+        let hash = (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        hash ^ (hash >> 32)
+    })
+}
+
+type Board = Mutex<Vec<Vec<Vec<u64>>>>;
+
+struct OnThread<'a> {
+    rank: usize,
+    board: &'a Board,
+    barrier: &'a Barrier,
+}
+
+impl Ranks for OnThread<'_> {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.board.lock().expect("no panic").len()
+    }
+
+    fn exchange(&mut self, letters: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
+        self.board.lock().expect("no panic")[self.rank] = letters;
+        self.barrier.wait();
+        let all = self.board.lock().expect("no panic").clone();
+        self.barrier.wait();
+        all.iter()
+            .map(|letters| letters[self.rank].clone())
+            .collect()
+    }
+}
+
+/// The graph of each rank, or the error of each.
+pub fn build(
+    ranks: usize,
+    describe: impl Fn() -> Description + Sync,
+) -> Vec<Result<Graph, BuildError>> {
+    let board = Mutex::new(vec![Vec::new(); ranks]);
+    let barrier = Barrier::new(ranks);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let (board, barrier, describe) = (&board, &barrier, &describe);
+                scope.spawn(move || {
+                    let mut ranks = OnThread {
+                        rank,
+                        board,
+                        barrier,
+                    };
+                    Graph::build(describe(), &mut ranks)
+                })
+            })
+            .collect();
+        let graphs = threads.into_iter().map(|t| t.join().expect("it builds"));
+        graphs.collect()
+    })
+}
+
+enum Letter {
+    Put(u32, Vec<u8>),
+    Credit(u32, u32),
+    Fail(u32, String),
+}
+
+/// By sender and receiver.
+type Wires = Arc<Vec<Vec<Mutex<VecDeque<Letter>>>>>;
+
+struct Net {
+    rank: usize,
+    wires: Wires,
+}
+
+impl Net {
+    fn post(&self, to: u32, letter: Letter) {
+        let wire = &self.wires[self.rank][to as usize];
+        wire.lock().expect("no panic").push_back(letter);
+    }
+}
+
+impl Outside for Net {
+    fn put(&self, rank: u32, place: u32, packed: &[u8]) {
+        self.post(rank, Letter::Put(place, packed.to_vec()));
+    }
+
+    fn credit(&self, rank: u32, place: u32, messages: u32) {
+        self.post(rank, Letter::Credit(place, messages));
+    }
+
+    fn fail(&self, rank: u32, place: u32, cause: &Failure) {
+        self.post(rank, Letter::Fail(place, cause.to_string()));
+    }
+}
+
+/// A run on all ranks.
+pub struct Job {
+    instances: Vec<Instance>,
+    crews: Vec<(Crew, Vec<Worker>)>,
+    wires: Wires,
+}
+
+impl Job {
+    pub fn new(graphs: &[Graph], workers: usize) -> Job {
+        let ranks = graphs.len();
+        let wires: Wires = Arc::new(
+            (0..ranks)
+                .map(|_| (0..ranks).map(|_| Mutex::default()).collect())
+                .collect(),
+        );
+        let instances: Vec<Instance> = graphs
+            .iter()
+            .enumerate()
+            .map(|(rank, graph)| {
+                let wires = wires.clone();
+                graph.instance(workers, Some(Box::new(Net { rank, wires })))
+            })
+            .collect();
+        let crews = instances.iter().map(Crew::new).collect();
+        Job {
+            instances,
+            crews,
+            wires,
+        }
+    }
+
+    /// One worker's step, or one message, as chance decides. False: nothing happened there.
+    fn step(&mut self, random: &mut Random) -> bool {
+        let ranks = self.instances.len();
+        let rank = random.below(ranks as u64) as usize;
+        if ranks > 1 && random.below(2) == 0 {
+            let from = random.below(ranks as u64) as usize;
+            return self.deliver(from, rank);
+        }
+        let (crew, workers) = &mut self.crews[rank];
+        let worker = random.below(workers.len() as u64) as usize;
+        workers[worker].step(&self.instances[rank], crew) == Step::Ran
+    }
+
+    fn deliver(&self, from: usize, to: usize) -> bool {
+        let letter = self.wires[from][to].lock().expect("no panic").pop_front();
+        let (instance, from) = (&self.instances[to], from as u32);
+        let sound = match letter {
+            None => return false,
+            Some(Letter::Put(place, packed)) => {
+                instance.deliver(from, place, &packed, &mut Elsewhere)
+            }
+            Some(Letter::Credit(place, messages)) => {
+                instance.credit(from, place, messages, &mut Elsewhere)
+            }
+            Some(Letter::Fail(place, text)) => {
+                instance.fail_from(from, place, &text, &mut Elsewhere)
+            }
+        };
+        assert!(sound, "a message that no rank sends");
+        true
+    }
+
+    /// Runs until all ranks have ended. False: nothing can move any more.
+    pub fn run(&mut self, random: &mut Random) -> bool {
+        loop {
+            for _ in 0..64 {
+                self.step(random);
+            }
+            if self.instances.iter().all(Instance::has_ended) {
+                return true;
+            }
+            if !self.sweep() {
+                return false;
+            }
+        }
+    }
+
+    /// Every worker and every wire once: whether anything moved.
+    fn sweep(&mut self) -> bool {
+        let ranks = self.instances.len();
+        let mut any = false;
+        for to in 0..ranks {
+            for from in 0..ranks {
+                any |= self.deliver(from, to);
+            }
+            let (crew, workers) = &mut self.crews[to];
+            for worker in workers {
+                any |= worker.step(&self.instances[to], crew) == Step::Ran;
+            }
+        }
+        any
+    }
+
+    /// How the tasks of all ranks stand, for a test that fails.
+    pub fn standing(&self) -> Vec<String> {
+        let of = |instance: &Instance| {
+            let count = instance.shape().tasks.len() as u32;
+            let tasks = (0..count).map(|task| instance.describe(task));
+            tasks.collect::<Vec<_>>()
+        };
+        self.instances.iter().flat_map(of).collect()
+    }
+
+    pub fn failures(&self) -> Vec<String> {
+        let all = self.instances.iter().flat_map(Instance::failures);
+        all.map(|failure| failure.to_string()).collect()
+    }
+}

@@ -1,0 +1,465 @@
+//! Rules that are asked, failures, priorities, what is refused.
+
+mod common;
+
+use common::{Job, Random, build};
+use osier_tasks::context::Context;
+use osier_tasks::describe::{Description, Out};
+use osier_tasks::graph::{Graph, OneRank};
+use osier_tasks::layout;
+use osier_tasks::placement::Placement;
+use osier_tasks::rule::Rule;
+use osier_tasks::space::Space;
+use osier_tasks::task::{Fire, Next, Task, TaskError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A producer that puts 1, 2, ... up to a number, one per firing.
+fn counting(port: Out<u64>, until: u64) -> impl Task {
+    let mut next = 1;
+    move |cx: &mut Context<'_>| {
+        cx.put(port, &[next]);
+        next += 1;
+        Ok(if next > until { Next::Done } else { Next::Wait })
+    }
+}
+
+/// Producers, and one task that reads what they put by a rule.
+fn funnel(
+    producers: usize,
+    messages: u64,
+    slots: u32,
+    rule: Rule,
+    read: impl Fn() -> Box<dyn FnMut(&mut Context<'_>, &[u64]) -> Next + Send> + Send + Sync + 'static,
+) -> Description {
+    let mut graph = Description::new();
+    let from = graph.family("producer", &[producers], Placement::Cyclic);
+    let to = graph.family("sink", &[1], Placement::Block);
+    let (out, into) = (
+        graph.output::<u64>(from, "out"),
+        graph.input::<u64>(to, "in"),
+    );
+    graph.slots(out, slots);
+    graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+    graph.tasks(from, move |[_]: [usize; 1]| counting(out, messages));
+    graph.rule(to, rule);
+    graph.tasks(to, move |[_]: [usize; 1]| {
+        let mut read = read();
+        move |cx: &mut Context<'_>| {
+            let all: Vec<u64> = cx.each(into).flat_map(|m| m.elements.to_vec()).collect();
+            Ok(read(cx, &all))
+        }
+    });
+    graph
+}
+
+fn run_everywhere(describe: impl Fn() -> Description + Sync, check: impl Fn()) {
+    let mut random = Random(3);
+    for ranks in 1..4 {
+        let graphs: Vec<Graph> = build(ranks, &describe)
+            .into_iter()
+            .map(|graph| graph.expect("a graph"))
+            .collect();
+        for workers in 1..3 {
+            for _again in 0..20 {
+                let mut job = Job::new(&graphs, workers);
+                assert!(job.run(&mut random), "it halts: {:#?}", job.standing());
+                assert_eq!(job.failures(), Vec::<String>::new());
+                check();
+            }
+        }
+    }
+    let graph = Graph::build(describe(), &mut OneRank).expect("a graph");
+    for _ in 0..50 {
+        graph.run(2).expect("no failure");
+        check();
+    }
+}
+
+#[test]
+fn any_reads_every_message_once() {
+    let sum = Arc::new(AtomicU64::new(0));
+    let (producers, messages) = (5u64, 7u64);
+    let all = producers * messages;
+    let summing = sum.clone();
+    let describe = move || {
+        let sum = summing.clone();
+        funnel(5, 7, 2, Rule::Any, move || {
+            let (sum, mut seen) = (sum.clone(), 0);
+            Box::new(move |_, values| {
+                assert!(!values.is_empty());
+                seen += values.len() as u64;
+                sum.fetch_add(values.iter().sum::<u64>(), Ordering::Relaxed);
+                if seen == all { Next::Done } else { Next::Wait }
+            })
+        })
+    };
+    run_everywhere(describe, || {
+        assert_eq!(
+            sum.swap(0, Ordering::Relaxed),
+            producers * messages * (messages + 1) / 2
+        );
+    });
+}
+
+/// A rule that counts more messages than the slots of one edge hold waits for ever, once only
+/// that edge has any: the task and its full port show it.
+#[test]
+fn a_count_beyond_the_slots_halts_and_shows_where() {
+    let rule = Rule::Count {
+        port: 0,
+        messages: 4,
+    };
+    let describe = || funnel(1, 6, 2, rule.clone(), || Box::new(|_, _| Next::Done));
+    let graphs = build(1, describe)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>();
+    let mut job = Job::new(&graphs.expect("a graph"), 1);
+    assert!(!job.run(&mut Random(1)), "it ends");
+    let standing = job.standing().join("; ");
+    assert!(
+        standing.contains("producer[0] of rank 0: Lacks(1)"),
+        "{standing}"
+    );
+    assert!(standing.contains("sink[0] of rank 0: Asking"), "{standing}");
+}
+
+#[test]
+fn count_reads_as_many_as_it_counts() {
+    let sum = Arc::new(AtomicU64::new(0));
+    let summing = sum.clone();
+    let describe = move || {
+        let sum = summing.clone();
+        let rule = Rule::Count {
+            port: 0,
+            messages: 4,
+        };
+        funnel(4, 6, 4, rule, move || {
+            let (sum, mut firings) = (sum.clone(), 0);
+            Box::new(move |_, values| {
+                assert_eq!(values.len(), 4);
+                firings += 1;
+                sum.fetch_add(values.iter().sum::<u64>(), Ordering::Relaxed);
+                if firings == 6 { Next::Done } else { Next::Wait }
+            })
+        })
+    };
+    run_everywhere(describe, || {
+        assert_eq!(sum.swap(0, Ordering::Relaxed), 4 * 21)
+    });
+}
+
+struct Collects {
+    into: osier_tasks::describe::In<u64>,
+    seen: Vec<u64>,
+    fired: u64,
+    sum: Arc<AtomicU64>,
+}
+
+impl Task for Collects {
+    fn inject(&mut self, cx: &mut Context<'_>) -> Result<Fire, TaskError> {
+        for message in cx.each(self.into) {
+            self.seen.extend(message.elements);
+        }
+        let due = self.seen.len() as u64 >= (self.fired + 1) * 3;
+        Ok(if due { Fire::Ready } else { Fire::Hold })
+    }
+
+    fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        assert_eq!(cx.each(self.into).count(), 0, "inject has read them");
+        self.fired = self.seen.len() as u64 / 3;
+        if self.seen.len() < 12 {
+            return Ok(Next::Wait);
+        }
+        self.sum
+            .fetch_add(self.seen.iter().sum(), Ordering::Relaxed);
+        Ok(Next::Done)
+    }
+}
+
+#[test]
+fn own_rules_see_every_message_once() {
+    let sum = Arc::new(AtomicU64::new(0));
+    let summing = sum.clone();
+    let describe = move || {
+        let mut graph = Description::new();
+        let from = graph.family("producer", &[3], Placement::Cyclic);
+        let to = graph.family("sink", &[1], Placement::Block);
+        let (out, into) = (
+            graph.output::<u64>(from, "out"),
+            graph.input::<u64>(to, "in"),
+        );
+        graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+        graph.tasks(from, move |[_]: [usize; 1]| counting(out, 4));
+        graph.rule(to, Rule::Own);
+        let sum = summing.clone();
+        graph.tasks(to, move |[_]: [usize; 1]| Collects {
+            into,
+            seen: Vec::new(),
+            fired: 0,
+            sum: sum.clone(),
+        });
+        graph
+    };
+    run_everywhere(describe, || {
+        assert_eq!(sum.swap(0, Ordering::Relaxed), 3 * 10)
+    });
+}
+
+/// Rules that change from firing to firing: a message on port 0 and on port 1 in turn, then
+/// a firing without any.
+#[test]
+fn rules_change_from_firing_to_firing() {
+    let sum = Arc::new(AtomicU64::new(0));
+    let summing = sum.clone();
+    let describe = move || {
+        let mut graph = Description::new();
+        let from = graph.family("producer", &[2], Placement::Cyclic);
+        let to = graph.family("sink", &[1], Placement::Block);
+        let out = graph.output::<u64>(from, "out");
+        let into = [graph.input::<u64>(to, "a"), graph.input::<u64>(to, "b")];
+        graph.connect(out, into[0], |[i]: [usize; 1]| (i == 0).then_some([0usize]));
+        graph.connect(out, into[1], |[i]: [usize; 1]| (i == 1).then_some([0usize]));
+        graph.tasks(from, move |[_]: [usize; 1]| counting(out, 5));
+        graph.rule(to, Rule::Ports(vec![0]));
+        let sum = summing.clone();
+        graph.tasks(to, move |[_]: [usize; 1]| {
+            let (sum, mut phase) = (sum.clone(), 0u64);
+            move |cx: &mut Context<'_>| {
+                let got = |port: usize| cx.get(into[port]).map(|m| m[0]);
+                let turn = phase;
+                phase += 1;
+                let value = turn / 3 + 1;
+                Ok(match turn % 3 {
+                    0 => {
+                        assert_eq!((got(0), got(1)), (Some(value), None));
+                        Next::When(Rule::Ports(vec![1]))
+                    }
+                    1 => {
+                        assert_eq!((got(0), got(1)), (None, Some(value)));
+                        sum.fetch_add(value, Ordering::Relaxed);
+                        if value == 5 {
+                            Next::Done
+                        } else {
+                            Next::When(Rule::Ports(vec![]))
+                        }
+                    }
+                    _ => {
+                        assert_eq!((got(0), got(1)), (None, None));
+                        Next::When(Rule::Ports(vec![0]))
+                    }
+                })
+            }
+        });
+        graph
+    };
+    run_everywhere(describe, || assert_eq!(sum.swap(0, Ordering::Relaxed), 15));
+}
+
+/// A row of tasks, of which one fails: those behind it end with its cause, those before it
+/// and those of another row run.
+#[test]
+fn a_failure_ends_what_depends_on_it_and_nothing_else() {
+    for panics in [false, true] {
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let ending = ended.clone();
+        let describe = move || {
+            let mut graph = Description::new();
+            let cells = graph.family("cell", &[2, 6], Placement::Cyclic);
+            let (out, into) = (
+                graph.output::<u64>(cells, "right"),
+                graph.input::<u64>(cells, "left"),
+            );
+            graph.connect(out, into, |[row, i]: [usize; 2]| {
+                (i < 5).then_some([row, i + 1])
+            });
+            let ended = ending.clone();
+            graph.tasks(cells, move |at: [usize; 2]| {
+                let ended = ended.clone();
+                move |cx: &mut Context<'_>| {
+                    if at == [1, 2] {
+                        if panics {
+                            panic!("no more cells");
+                        }
+                        return Err("no more cells".into());
+                    }
+                    cx.put(out, &[1]);
+                    ended.lock().expect("no panic").push(at);
+                    Ok(Next::Done)
+                }
+            });
+            graph
+        };
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let mut random = Random(5);
+        for ranks in 1..4 {
+            let graphs: Vec<Graph> = build(ranks, &describe)
+                .into_iter()
+                .map(|graph| graph.expect("a graph"))
+                .collect();
+            for _again in 0..10 {
+                let mut job = Job::new(&graphs, 2);
+                assert!(job.run(&mut random), "it halts");
+                let failures = job.failures();
+                assert!(!failures.is_empty());
+                for failure in failures {
+                    assert!(failure.contains("task cell[1, 2] of rank"), "{failure}");
+                    assert!(failure.contains("no more cells"), "{failure}");
+                }
+                let mut ran = std::mem::take(&mut *ended.lock().expect("no panic"));
+                ran.sort_unstable();
+                let others = (0..6).map(|i| [0, i]).chain([[1, 0], [1, 1]]);
+                assert_eq!(ran, others.collect::<Vec<_>>());
+            }
+        }
+        std::panic::set_hook(hook);
+    }
+}
+
+#[test]
+fn higher_priorities_run_first_and_negative_ones_last() {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut graph = Description::new();
+    let tasks = graph.family("task", &[6], Placement::Block);
+    graph.priority(tasks, |[i]: [usize; 1]| [0, -1, 5, 0, -1, 5][i]);
+    let ordered = order.clone();
+    graph.tasks(tasks, move |[i]: [usize; 1]| {
+        let order = ordered.clone();
+        move |_: &mut Context<'_>| {
+            order.lock().expect("no panic").push(i);
+            Ok(Next::Done)
+        }
+    });
+    let graph = Graph::build(graph, &mut OneRank).expect("a graph");
+    graph.run(1).expect("no failure");
+    assert_eq!(*order.lock().expect("no panic"), [2, 5, 0, 3, 1, 4]);
+}
+
+#[test]
+fn a_vector_moves_to_its_only_consumer() {
+    let mut graph = Description::new();
+    let from = graph.family("producer", &[1], Placement::Block);
+    let to = graph.family("consumer", &[1], Placement::Block);
+    let (out, into) = (
+        graph.output::<u64>(from, "out"),
+        graph.input::<u64>(to, "in"),
+    );
+    graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+    let address = Arc::new(AtomicU64::new(0));
+    let sent = address.clone();
+    graph.tasks(from, move |[_]: [usize; 1]| {
+        let sent = sent.clone();
+        move |cx: &mut Context<'_>| {
+            let values: Vec<u64> = (0..1000).collect();
+            sent.store(values.as_ptr() as u64, Ordering::Relaxed);
+            cx.give(out, values);
+            Ok(Next::Done)
+        }
+    });
+    let received = address.clone();
+    graph.tasks(to, move |[_]: [usize; 1]| {
+        let received = received.clone();
+        move |cx: &mut Context<'_>| {
+            let values = cx.take(into).ok_or("no message")?;
+            assert_eq!(values.as_ptr() as u64, received.load(Ordering::Relaxed));
+            assert_eq!(values, (0..1000).collect::<Vec<_>>());
+            assert_eq!(cx.get(into), Some(&[][..]));
+            Ok(Next::Done)
+        }
+    });
+    let graph = Graph::build(graph, &mut OneRank).expect("a graph");
+    for _ in 0..3 {
+        graph.run(1).expect("no failure");
+    }
+}
+
+/// Rings that nothing begins are refused on all ranks, by the name of a task; with a message
+/// to begin with they run.
+#[test]
+fn a_ring_that_nothing_begins_is_refused() {
+    let describe = |begins: bool| {
+        move || {
+            let mut graph = Description::new();
+            let ring = graph.family("ring", &[5], Placement::Cyclic);
+            let (out, into) = (
+                graph.output::<u64>(ring, "out"),
+                graph.input::<u64>(ring, "in"),
+            );
+            let space = Space::new(&[5]).expect("a space");
+            graph.connect_by(out, into, layout::offsets(&space, vec![vec![1]], true));
+            if begins {
+                graph.begins(out);
+            }
+            graph.tasks(ring, move |[i]: [usize; 1]| RingTask {
+                first: i == 0,
+                out,
+                into,
+            });
+            graph
+        }
+    };
+    let mut random = Random(9);
+    for ranks in 1..5 {
+        for refused in build(ranks, describe(false)) {
+            let text = refused.err().expect("no graph").to_string();
+            assert!(
+                text.contains("nothing can fire ring[0] of rank 0"),
+                "{text}"
+            );
+            assert!(text.contains("'in' (from ring[4].out)"), "{text}");
+        }
+        let graphs: Vec<Graph> = build(ranks, describe(true))
+            .into_iter()
+            .map(|graph| graph.expect("a graph"))
+            .collect();
+        assert!(Job::new(&graphs, 1).run(&mut random));
+    }
+}
+
+struct RingTask {
+    first: bool,
+    out: Out<u64>,
+    into: osier_tasks::describe::In<u64>,
+}
+
+impl Task for RingTask {
+    fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        if self.first {
+            cx.put(self.out, &[0]);
+        }
+        Ok(Next::Wait)
+    }
+
+    fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        let value = cx.get(self.into).ok_or("no message")?[0];
+        if value < 23 {
+            cx.put(self.out, &[value + 1]);
+        }
+        // Each task is passed four times at least; the message goes round 5 times less one.
+        Ok(if value + 5 > 23 {
+            Next::Done
+        } else {
+            Next::Wait
+        })
+    }
+}
+
+/// Descriptions that differ from rank to rank are found by all.
+#[test]
+fn ranks_that_describe_another_graph_are_named() {
+    let made = AtomicU64::new(0);
+    let graphs = build(3, || {
+        let len = 4 + (made.fetch_add(1, Ordering::SeqCst) / 2) as usize;
+        let mut graph = Description::new();
+        let tasks = graph.family("task", &[len], Placement::Block);
+        graph.tasks(tasks, |[_]: [usize; 1]| {
+            |_: &mut Context<'_>| Ok(Next::Done)
+        });
+        graph
+    });
+    for graph in graphs {
+        let text = graph.err().expect("no graph").to_string();
+        assert!(text.contains("describes another graph"), "{text}");
+    }
+}
