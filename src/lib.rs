@@ -24,6 +24,7 @@
 //! | memory that peers read in place | [`Universe::alloc`], [`SharedAlloc`] |
 //! | reductions by functions of yours | [`operators`] |
 //! | GPUs | [`devices`] |
+//! | graphs of tasks | [`task`] |
 //! | errors and their handlers | [`Error`], [`errors`] |
 //! | attributes and info | [`attributes`] |
 //! | tests of your own | [`testing::ranks`] |
@@ -85,6 +86,7 @@
 //! | `config` | environment variables |
 //! | `coll` | collective calls |
 //! | `create` | communicators made from others |
+//! | `tasks` | task graphs on a communicator |
 //! | `bootstrap` | how a process becomes a rank |
 //! | `measure` | measurements of the machine |
 //! | `testing` | ranks as threads of one process |
@@ -111,6 +113,7 @@ pub mod model;
 mod names;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
 mod p2p;
+mod tasks;
 pub mod testing;
 
 pub use bootstrap::{Universe, init, run, run_code};
@@ -258,6 +261,24 @@ pub mod requests {
     pub use crate::p2p::{Batch, Begun};
 }
 
+/// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing
+/// rules; run by workers on the ranks of a communicator. [`task::Graph`] has an example.
+pub mod task {
+    pub use crate::tasks::Graph;
+    #[doc(inline)]
+    pub use osier_tasks::{
+        context::{Context, Received},
+        describe::{Description, Edges, Family, In, Out},
+        graph::Report,
+        layout,
+        placement::Placement,
+        rule::Rule,
+        space::{Space, SpaceError},
+        task::{Fire, Next, Task, TaskError},
+        worker::Counts,
+    };
+}
+
 /// Grids and graphs of ranks.
 pub mod topology {
     pub use crate::comm::{
@@ -284,8 +305,9 @@ pub mod mpi {
     use crate::*;
 }
 
-/// The programs of the README and of the page on running are tests.
+/// The programs of the README and of the pages on running and on tasks are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/running.md")]
+#[doc = include_str!("../docs/tasks.md")]
 struct Readme;

@@ -154,3 +154,61 @@ fn starting_a_persistent_collective_allocates_nothing() {
         assert!(counted < 6, "{counted} allocations in 30 rounds");
     });
 }
+
+/// Two rings of tasks over two ranks, with messages that lie in slots and messages that do not:
+/// from the hundredth firing on nothing that the thread does allocates.
+#[test]
+fn firings_of_tasks_allocate_nothing() {
+    use osier::task::{Context, Description, Graph, Next, Placement, Space, Task, layout};
+    use osier::task::{In, Out, TaskError};
+
+    struct Link {
+        elements: usize,
+        message: Vec<u64>,
+        out: Out<u64>,
+        into: In<u64>,
+        before: usize,
+    }
+
+    impl Task for Link {
+        fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+            self.message = vec![0; self.elements];
+            cx.put(self.out, &self.message);
+            Ok(Next::Wait)
+        }
+
+        fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+            let messages = cx.each(self.into).map(|m| m.elements[0]);
+            self.message.fill(1 + messages.max().unwrap_or(0));
+            if cx.firing() == 100 {
+                self.before = ALLOCATIONS.get();
+            }
+            if cx.firing() == 1000 {
+                assert_eq!(ALLOCATIONS.get(), self.before, "{} elements", self.elements);
+                return Ok(Next::Done);
+            }
+            cx.put(self.out, &self.message);
+            Ok(Next::Wait)
+        }
+    }
+
+    ranks_on(&Network::Shm, 2, |comm| {
+        for elements in [2, 100] {
+            let mut ring = Description::new();
+            let links = ring.family("link", &[6], Placement::Cyclic);
+            let (out, into) = (ring.output(links, "out"), ring.input(links, "in"));
+            let space = Space::new(&[6]).expect("a space");
+            ring.begins(out);
+            ring.connect_by(out, into, layout::neighbors(&space, true));
+            ring.tasks(links, move |[_]: [usize; 1]| Link {
+                elements,
+                message: Vec::new(),
+                out,
+                into,
+                before: 0,
+            });
+            let graph = Graph::build(&comm, ring).expect("a graph");
+            graph.run().expect("no failure");
+        }
+    });
+}

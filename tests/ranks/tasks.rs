@@ -1,0 +1,301 @@
+//! Task graphs between ranks.
+
+use crate::support::{fails, on_all, on_shm, one_fails, simulated};
+use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError, layout};
+use osier::task::{Rule, Space};
+use osier::testing::Network;
+use osier::{Communicator, ErrorKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A cell of a ring that averages with its neighbors; a message is as long as is asked.
+struct Cell {
+    value: f64,
+    elements: usize,
+    left: u64,
+    out: Out<f64>,
+    into: In<f64>,
+    results: Arc<Mutex<Vec<f64>>>,
+}
+
+impl Task for Cell {
+    fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        cx.put(self.out, &vec![self.value; self.elements]);
+        Ok(Next::Wait)
+    }
+
+    fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        let mut sum = self.value;
+        for message in cx.each(self.into) {
+            assert_eq!(message.elements.len(), self.elements);
+            assert!(message.elements.iter().all(|e| *e == message.elements[0]));
+            sum += message.elements[0];
+        }
+        self.value = sum / 3.0;
+        self.left -= 1;
+        if self.left > 0 {
+            cx.give(self.out, vec![self.value; self.elements]);
+            return Ok(Next::Wait);
+        }
+        let number = cx.number() as usize;
+        self.results.lock().expect("no panic")[number] = self.value;
+        Ok(Next::Done)
+    }
+}
+
+const CELLS: usize = 12;
+
+fn ring(
+    elements: usize,
+    steps: u64,
+    placement: Placement,
+    results: &Arc<Mutex<Vec<f64>>>,
+) -> Description {
+    let mut graph = Description::new();
+    let cells = graph.family("cell", &[CELLS], placement);
+    let (out, into) = (graph.output(cells, "out"), graph.input(cells, "in"));
+    let space = Space::new(&[CELLS]).expect("a space");
+    graph.begins(out);
+    graph.connect_by(out, into, layout::neighbors(&space, true));
+    let results = results.clone();
+    graph.tasks(cells, move |[i]: [usize; 1]| Cell {
+        value: (i * i) as f64,
+        elements,
+        left: steps,
+        out,
+        into,
+        results: results.clone(),
+    });
+    graph
+}
+
+/// What a ring ends with, without tasks. Neighbors in the order of their numbers.
+fn expected(steps: u64) -> Vec<f64> {
+    let mut values: Vec<f64> = (0..CELLS).map(|i| (i * i) as f64).collect();
+    for _ in 0..steps {
+        let next = (0..CELLS).map(|i| {
+            let (a, b) = ((i + CELLS - 1) % CELLS, (i + 1) % CELLS);
+            (values[i] + values[a.min(b)] + values[a.max(b)]) / 3.0
+        });
+        values = next.collect();
+    }
+    values
+}
+
+/// The values of the cells of this rank are those of the loop, with the same bits.
+fn check(results: &Mutex<Vec<f64>>, steps: u64, own: usize) {
+    let mut results = results.lock().expect("no panic");
+    let mut found = 0;
+    for (result, expected) in results.iter_mut().zip(expected(steps)) {
+        if !result.is_nan() {
+            assert_eq!(*result, expected);
+            found += 1;
+        }
+        *result = f64::NAN;
+    }
+    assert_eq!(found, own);
+}
+
+fn results() -> Arc<Mutex<Vec<f64>>> {
+    Arc::new(Mutex::new(vec![f64::NAN; CELLS]))
+}
+
+#[test]
+fn rings_end_with_the_bits_of_a_loop() {
+    on_all(3, |comm| {
+        let steps = 9;
+        for elements in [1, 4, 5, 300] {
+            for placement in [Placement::Block, Placement::Cyclic] {
+                let results = results();
+                let description = ring(elements, steps, placement, &results);
+                let graph = Graph::build(&comm, description).expect("a graph");
+                for workers in [1, 2, 1] {
+                    let report = graph.run_by(workers).expect("no failure");
+                    assert_eq!(report.tasks, 4);
+                    check(&results, steps, 4);
+                }
+            }
+        }
+    });
+}
+
+/// Messages that no ring of the transport holds whole, and runs that follow each other
+/// without a barrier.
+#[test]
+fn long_messages_and_runs_in_a_row() {
+    on_shm(2, |comm| {
+        for (elements, runs) in [(400_000, 2), (20_000, 20), (1, 200)] {
+            let results = results();
+            let description = ring(elements, 5, Placement::Cyclic, &results);
+            let graph = Graph::build(&comm, description).expect("a graph");
+            for _ in 0..runs {
+                graph.run().expect("no failure");
+                check(&results, 5, 6);
+            }
+        }
+    });
+}
+
+/// Two graphs at a time, each of its own thread of a rank.
+#[test]
+fn graphs_of_two_threads_do_not_meet() {
+    on_shm(2, |comm| {
+        let graphs: Vec<_> = [3, 7]
+            .map(|elements| {
+                let results = results();
+                let description = ring(elements, 20, Placement::Block, &results);
+                (Graph::build(&comm, description).expect("a graph"), results)
+            })
+            .into();
+        std::thread::scope(|scope| {
+            for (graph, results) in &graphs {
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        graph.run().expect("no failure");
+                        check(results, 20, 6);
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Elements with gaps, by rules that are asked, from all ranks to one.
+#[test]
+fn many_to_one_by_a_rule_that_is_asked() {
+    #[derive(Clone, Copy, osier::Datatype)]
+    #[repr(C)]
+    struct Sample {
+        rank: u8,
+        value: u64,
+    }
+    on_all(3, |comm| {
+        let (size, rounds) = (comm.size() as u64, 25u64);
+        let mut graph = Description::new();
+        let from = graph.family("source", &[comm.size()], Placement::Block);
+        let to = graph.family("sink", &[1], Placement::Block);
+        let (out, into) = (graph.output::<Sample>(from, "out"), graph.input(to, "in"));
+        graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+        graph.tasks(from, move |[i]: [usize; 1]| {
+            let mut value = 0;
+            move |cx: &mut Context<'_>| {
+                value += 1;
+                let rank = i as u8;
+                cx.put(out, &[Sample { rank, value }; 2]);
+                Ok(if value == rounds {
+                    Next::Done
+                } else {
+                    Next::Wait
+                })
+            }
+        });
+        graph.rule(to, Rule::Any);
+        let sum = Arc::new(AtomicU64::new(0));
+        let summed = sum.clone();
+        graph.tasks(to, move |[_]: [usize; 1]| {
+            let (sum, mut seen) = (summed.clone(), 0);
+            move |cx: &mut Context<'_>| {
+                for message in cx.each(into) {
+                    let [a, b] = message.elements else {
+                        return Err("two samples".into());
+                    };
+                    assert_eq!(u64::from(a.rank), message.from_number());
+                    sum.fetch_add(a.value + b.value, Ordering::Relaxed);
+                    seen += 1;
+                }
+                Ok(if seen == size * rounds {
+                    Next::Done
+                } else {
+                    Next::Wait
+                })
+            }
+        });
+        let graph = Graph::build(&comm, graph).expect("a graph");
+        for _ in 0..3 {
+            graph.run().expect("no failure");
+            let all = if comm.rank() == 0 {
+                size * rounds * (rounds + 1)
+            } else {
+                0
+            };
+            assert_eq!(sum.swap(0, Ordering::Relaxed), all);
+        }
+    });
+}
+
+/// A row over the ranks, whose task 2 fails if asked: the tasks behind it end with its cause
+/// on their ranks, too.
+fn row(comm: &Communicator, fails: bool) -> Graph {
+    let mut graph = Description::new();
+    let cells = graph.family("cell", &[6], Placement::Block);
+    let (out, into) = (
+        graph.output::<u64>(cells, "right"),
+        graph.input(cells, "left"),
+    );
+    graph.connect(out, into, |[i]: [usize; 1]| (i < 5).then_some([i + 1]));
+    graph.tasks(cells, move |[i]: [usize; 1]| {
+        move |cx: &mut Context<'_>| {
+            if fails && i == 2 {
+                return Err("no more cells".into());
+            }
+            let value = cx.get(into).map_or(0, |message| message[0]);
+            assert_eq!(value, i as u64);
+            cx.put(out, &[value + 1]);
+            Ok(Next::Done)
+        }
+    });
+    Graph::build(comm, graph).expect("a graph")
+}
+
+#[test]
+fn a_failure_reaches_the_ranks_that_need_its_messages() {
+    on_all(3, |comm| {
+        let ended = row(&comm, true).run();
+        if comm.rank() == 0 {
+            assert_eq!(ended.expect("no failure here").tasks, 2);
+        } else {
+            fails(
+                ended,
+                ErrorKind::Task,
+                &["cell[2] of rank 1", "no more cells"],
+            );
+        }
+        row(&comm, false).run().expect("no failure");
+    });
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_tasks_that_need_it() {
+    for network in Network::all() {
+        one_fails(&network, 3, |comm| {
+            let graph = row(&comm, false);
+            if comm.rank() == 1 {
+                return true;
+            }
+            let ended = graph.run();
+            if comm.rank() == 2 && !simulated(&comm) {
+                fails(ended, ErrorKind::Task, &["cell[3] of rank 1 sends no more"]);
+            }
+            false
+        });
+    }
+}
+
+#[test]
+fn what_is_no_graph_is_refused_on_all_ranks_alike() {
+    on_all(3, |comm| {
+        let mut graph = Description::new();
+        let cells = graph.family("cell", &[6], Placement::Cyclic);
+        let (out, into) = (graph.output::<u64>(cells, "out"), graph.input(cells, "in"));
+        graph.connect(out, into, |[i]: [usize; 1]| [[(i + 1) % 6]]);
+        graph.tasks(cells, |[_]: [usize; 1]| {
+            |_: &mut Context<'_>| Ok(Next::Done)
+        });
+        let built = Graph::build(&comm, graph);
+        let parts = [
+            "nothing can fire cell[0] of rank 0",
+            "'in' (from cell[5].out)",
+        ];
+        fails(built, ErrorKind::Argument, &parts);
+    });
+}
