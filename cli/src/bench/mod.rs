@@ -21,6 +21,7 @@
 //! | [`datatype`] | commit, pack, unpack, ping-pong of many shapes |
 //! | [`floor`] | what the machine could do |
 //! | [`floors`] | what two processes could do for a collective |
+//! | [`tasks`] | firings and edges of task graphs |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
@@ -42,6 +43,7 @@ mod pack;
 mod plot;
 pub(crate) mod progress;
 mod report;
+mod tasks;
 mod threads;
 mod timing;
 
@@ -129,6 +131,9 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 communicator: with itself (one rank), or thread i with thread
                 i of the other rank (two); messages/s received by all threads
                 of a rank, and beside it the rate of one thread
+  tasks         task graphs: a firing with 0 to 3 dependences by one worker and by two,
+                ns, beside a bare loop; then, between two ranks, an edge from its put
+                to the start of its task, us, beside send and recv
   launch        start to end of an empty program under osier run, ms
   floors        two processes without a library do what a collective of two ranks
                 (--of) must, us: read what the other has just written (direct, the
@@ -392,6 +397,8 @@ enum Bench {
     Datatype,
     /// Threads with a communicator each
     Threads,
+    /// Firings and edges of task graphs
+    Tasks,
     /// Start to end of an empty program
     Launch,
     /// What two processes could do for a collective
@@ -453,6 +460,7 @@ impl Bench {
             Bench::Pack => "pack",
             Bench::Datatype => "datatype",
             Bench::Threads => "threads",
+            Bench::Tasks => "tasks",
             Bench::Launch => "launch",
             Bench::Floors => "floors",
             Bench::Barrier => "barrier",
@@ -609,10 +617,14 @@ fn start(args: &Args) -> Result<ExitCode> {
         Bench::Floors => floors::run(args),
         Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
+        Bench::Tasks if in_job => return Ok(tasks::edges(&plan)),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job && plan.bench.operation().is_some() => return Ok(collectives::run(&plan)),
         _ if in_job => return Ok(messages::run(&plan)),
         _ => {
+            if args.bench == Bench::Tasks {
+                tasks::firings(&plan)?;
+            }
             run::check_ranks(plan.ranks).map_err(Failure::usage)?;
             let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
             if std::io::stderr().is_terminal() {

@@ -347,6 +347,7 @@ pub fn check_ranks(bench: Bench, ranks: usize) -> Result<()> {
         | Bench::Bibandwidth
         | Bench::MessageRate
         | Bench::Datatype
+        | Bench::Tasks
             if ranks != 2 =>
         {
             Err(Failure::usage(format!(
@@ -375,7 +376,7 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
         Bench::MessageRate | Bench::MultiPair => (1, 4 * K),
         Bench::Threads => (8, 8),
         Bench::Pack => (8, 4 * M),
-        Bench::Launch | Bench::Datatype | Bench::Barrier => (1, 1),
+        Bench::Launch | Bench::Datatype | Bench::Barrier | Bench::Tasks => (1, 1),
         _ => match args.bench.operation() {
             Some(operation) if operation.reduces() => (8, M),
             _ => (1, M),
