@@ -50,6 +50,8 @@ const NEAR_BYTES: usize = 8 << 10;
 pub(crate) const LEAST_TAKEN: usize = 256;
 /// Shorter memory is copied to the slot: who lends waits for its readers.
 pub(super) const LEAST_LENT: usize = 16 << 10;
+/// The same of the root of a broadcast, which waits for nobody if it has copied.
+pub(super) const LEAST_LENT_BY_ROOT: usize = 128 << 10;
 /// Bytes of another process's operand that the kernel copies at a time.
 const ATTACH_BYTES: usize = 64 << 10;
 
@@ -162,8 +164,9 @@ pub trait Places {
     /// Whether one rank reads each piece of a slot.
     fn one_reader(&self) -> bool;
 
-    /// Whether peers may read what goes to the slot where it lies.
-    fn lends(&self) -> bool;
+    /// How long memory that goes to the slot is at least for peers to read it where it lies;
+    /// `None` if they must not.
+    fn least_lent(&self) -> Option<usize>;
 
     /// Bytes of what each rank contributes, as all know.
     fn bytes(&self) -> u64;
@@ -314,9 +317,9 @@ pub fn execute<S: Segment, P: Places>(
         },
         Action::Copy { from, to } => {
             let slot = is_slot(to) && places.slot_bytes() > BESIDE_FLAG_BYTES;
-            let lends = slot && places.lends();
             let span = places.contiguous(from, at.segment);
-            let long = span.filter(|span| lends && span.bytes >= LEAST_LENT);
+            let least = places.least_lent().filter(|_| slot);
+            let long = span.filter(|span| least.is_some_and(|least| span.bytes >= least));
             let memory = long.map(|span| (span.at.cast_const(), span.bytes));
             if slot && (segment.lend(at, memory) && memory.is_some()) {
                 return Taken::Done;
@@ -673,8 +676,8 @@ impl Places for Desk<'_> {
     }
 
     #[inline]
-    fn lends(&self) -> bool {
-        self.may_lend()
+    fn least_lent(&self) -> Option<usize> {
+        self.least_that_is_lent()
     }
 
     #[inline]

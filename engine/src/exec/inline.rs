@@ -114,7 +114,7 @@ impl InlineSchedule {
 
     /// So many steps of a segment, which follow one another, and whether peers may read what goes
     /// to the slot where it lies.
-    pub fn of_segment(steps: u32, part: &Part, lends: bool) -> Self {
+    pub fn of_segment(steps: u32, part: &Part, least_lent: Option<usize>) -> Self {
         let scratch = &part.scratch;
         let slot = scratch.iter().position(|s| s.slot);
         let others = scratch.iter().filter(|s| !s.slot);
@@ -134,7 +134,7 @@ impl InlineSchedule {
                 unit: 1,
                 changes_hands: slot.is_some_and(|k| scratch[k].changes_hands),
                 one_reader: slot.is_some_and(|k| scratch[k].one_reader),
-                lends,
+                least_lent,
             }),
         }
     }

@@ -8,6 +8,7 @@
 use super::cells::{Cell, Cells};
 use super::fused;
 use super::graph::{Edge, Graph};
+use super::in_segment::{LEAST_LENT, LEAST_LENT_BY_ROOT};
 use super::inline::InlineSchedule;
 use super::program::{Action, Program, RunsOn, SEGMENT_TAGS};
 use crate::error::{Error, ErrorKind, Result};
@@ -196,19 +197,21 @@ fn in_segment(call: &Call, part: &Part) -> Program {
     let folds_to_slot = |s: &Step| matches!(s, Step::Fold { into, .. } if part.is_slot(*into));
     let written_later = part.steps().iter().any(folds_to_slot);
     let mut copies = part.steps().iter().filter(to_slot);
-    let lends = match (copies.next(), copies.next()) {
-        (Some(Step::Copy { from, to }), None) => {
-            // Of a broadcast the root writes nothing.
-            let kept = from.buffer == Buffer::Send && !call.shares_memory()
-                || call.operation == Operation::Bcast;
-            kept && to.first == 0 && !written_later
+    let least_lent = match (copies.next(), copies.next()) {
+        (Some(Step::Copy { from, to }), None) if to.first == 0 && !written_later => {
+            match from.buffer {
+                // Of a broadcast the root writes nothing.
+                _ if call.operation == Operation::Bcast => Some(LEAST_LENT_BY_ROOT),
+                Buffer::Send if !call.shares_memory() => Some(LEAST_LENT),
+                _ => None,
+            }
         }
-        _ => false,
+        _ => None,
     };
     let row = part.row_of_segment(call);
     let inline = row
         .filter(|_| !publishes && (is_slot || reads_nobody(part)))
-        .map(|_| InlineSchedule::of_segment(actions.len() as u32, part, lends));
+        .map(|_| InlineSchedule::of_segment(actions.len() as u32, part, least_lent));
     Program {
         graph: Graph::new(segments, (0..actions.len() as u32).map(before)),
         actions,
@@ -216,7 +219,7 @@ fn in_segment(call: &Call, part: &Part) -> Program {
         cut,
         inline,
         in_segment: true,
-        lends,
+        least_lent,
         changes_hands: part.scratch.iter().any(|s| s.changes_hands),
         one_reader: part.scratch.iter().any(|s| s.one_reader),
         publishes,

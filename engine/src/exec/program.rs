@@ -123,9 +123,9 @@ pub struct Program {
     pub changes_hands: bool,
     /// One rank reads each piece of a slot.
     pub one_reader: bool,
-    /// Peers may read what goes to the slot where it lies: it is one run of bytes, and nothing
-    /// of the call is written there.
-    pub lends: bool,
+    /// How long what goes to the slot is at least for peers to read it where it lies: it is one
+    /// run of bytes, and nothing of the call is written there.
+    pub least_lent: Option<usize>,
     /// Peers read this rank's buffers.
     pub publishes: bool,
     /// Cells of a slot, where contributions differ; 0 where they do not.

@@ -559,8 +559,8 @@ impl in_segment::Places for Run {
         self.program.one_reader
     }
 
-    fn lends(&self) -> bool {
-        self.program.lends
+    fn least_lent(&self) -> Option<usize> {
+        self.program.least_lent
     }
 
     fn bytes(&self) -> u64 {

@@ -192,8 +192,8 @@ impl Places for Blocks<'_> {
         self.one_reader
     }
 
-    fn lends(&self) -> bool {
-        false
+    fn least_lent(&self) -> Option<usize> {
+        None
     }
 
     fn bytes(&self) -> u64 {

@@ -38,7 +38,7 @@ pub struct InSegment {
     /// One rank reads each piece of a slot.
     pub one_reader: bool,
     /// Peers may read what goes to the slot where it lies.
-    pub(super) lends: bool,
+    pub(super) least_lent: Option<usize>,
 }
 
 impl InSegment {
@@ -271,8 +271,8 @@ impl Desk<'_> {
         self.in_segment.segments
     }
 
-    pub(in crate::exec) fn may_lend(&self) -> bool {
-        self.in_segment.lends
+    pub(in crate::exec) fn least_that_is_lent(&self) -> Option<usize> {
+        self.in_segment.least_lent
     }
 
     pub(in crate::exec) fn has_one_reader(&self) -> bool {

@@ -47,7 +47,7 @@ pub struct Shares<'a> {
     slot: u16,
     slot_at: *mut u8,
     one_reader: bool,
-    lends: bool,
+    least_lent: Option<usize>,
     scratch: Vec<Line>,
     lines_each: usize,
 }
@@ -76,7 +76,7 @@ impl<'a> Shares<'a> {
             slot: 0,
             slot_at: std::ptr::null_mut(),
             one_reader: false,
-            lends: false,
+            least_lent: None,
             scratch: Vec::new(),
             lines_each: 0,
         }
@@ -96,7 +96,7 @@ impl<'a> Shares<'a> {
         };
         self.segments = program.graph.segments();
         self.slot = slot as u16;
-        (self.one_reader, self.lends) = (program.one_reader, program.lends);
+        (self.one_reader, self.least_lent) = (program.one_reader, program.least_lent);
         let buffers = program.scratch.len() - 1;
         if buffers > 0 {
             let own = self.counts[self.rank] * self.unit;
@@ -221,8 +221,8 @@ impl Places for Shares<'_> {
         self.one_reader
     }
 
-    fn lends(&self) -> bool {
-        self.lends
+    fn least_lent(&self) -> Option<usize> {
+        self.least_lent
     }
 
     fn bytes(&self) -> u64 {
