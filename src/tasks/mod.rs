@@ -68,6 +68,7 @@ impl Graph {
     #[track_caller]
     pub fn build(comm: &Communicator, description: Description) -> Result<Graph> {
         let own = comm.dup()?;
+        own.core().with(own.lane(), |lane| lane.becomes_graphs());
         let mut ranks = OverCommunicator {
             comm: &own,
             failed: None,

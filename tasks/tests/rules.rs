@@ -5,7 +5,9 @@ mod common;
 use common::{Job, Random, build};
 use osier_tasks::context::Context;
 use osier_tasks::describe::{Description, Out};
+use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, OneRank};
+use osier_tasks::instance::{Elsewhere, NO_MORE, Outside};
 use osier_tasks::layout;
 use osier_tasks::placement::Placement;
 use osier_tasks::rule::Rule;
@@ -462,4 +464,40 @@ fn ranks_that_describe_another_graph_are_named() {
         let text = graph.err().expect("no graph").to_string();
         assert!(text.contains("describes another graph"), "{text}");
     }
+}
+
+/// What no correct rank sends is refused, and changes nothing.
+#[test]
+fn malformed_messages_are_refused() {
+    struct Silent;
+    impl Outside for Silent {
+        fn put(&self, _: u32, _: u32, _: &[u8]) {}
+        fn credit(&self, _: u32, _: u32, _: u32) {}
+        fn fail(&self, _: u32, _: u32, _: &Failure) {}
+    }
+    let describe = || funnel(2, 6, 2, Rule::Any, || Box::new(|_, _| Next::Done));
+    let graphs = build(2, describe)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>();
+    let graphs = graphs.expect("a graph");
+    // Rank 0 has producer 0 and the sink, rank 1 producer 1.
+    let instance = graphs[0].instance(1, Some(Box::new(Silent)));
+    let deliver = |rank, place, bytes: &[u8]| instance.deliver(rank, place, bytes, &mut Elsewhere);
+    for (rank, place, bytes) in [(1, 1, 8), (1, u32::MAX, 8), (0, 0, 8), (7, 0, 8), (1, 0, 7)] {
+        assert!(!deliver(rank, place, &[0; 20][..bytes]), "{rank} {place}");
+    }
+    assert!(deliver(1, 0, &[0; 16]) && deliver(1, 0, &[]));
+    assert!(!deliver(1, 0, &[0; 8]), "beyond the slots");
+    assert!(
+        !instance.credit(1, 0, 1, &mut Elsewhere),
+        "nothing leads there"
+    );
+    assert!(!instance.fail_from(1, 9, "why", &mut Elsewhere));
+    let producer = graphs[1].instance(1, Some(Box::new(Silent)));
+    assert!(
+        !producer.credit(0, 0, 1, &mut Elsewhere),
+        "all credit is there"
+    );
+    assert!(!producer.credit(0, 1, 1, &mut Elsewhere));
+    assert!(producer.credit(0, 0, NO_MORE, &mut Elsewhere));
 }

@@ -83,6 +83,8 @@ struct Early {
 /// What a lane keeps of the graph that has it.
 #[derive(Default)]
 pub(crate) struct Edges {
+    /// The lane is a graph's.
+    of_graph: bool,
     /// The number of the run, counted from 1, and who takes its messages.
     run: u16,
     sink: Option<Box<dyn EdgeSink>>,
@@ -92,6 +94,11 @@ pub(crate) struct Edges {
 }
 
 impl Lane {
+    /// The lane is a graph's from now on: messages along edges may come. Others refuse them.
+    pub fn becomes_graphs(&mut self) {
+        self.edges.of_graph = true;
+    }
+
     /// A run begins: its messages, those among them that have come, go to the sink.
     pub fn begin_edges(&mut self, run: u16, sink: Box<dyn EdgeSink>) {
         self.edges.run = run;
@@ -222,6 +229,9 @@ impl Lane {
 
     #[inline]
     fn take_edge(&mut self, peer: u32, head: AmHead, payload: &[u8]) -> bool {
+        if !self.edges.of_graph {
+            return false;
+        }
         let ahead = head.aux.wrapping_sub(self.edges.run) as i16;
         let sink = match &mut self.edges.sink {
             Some(sink) if ahead == 0 => sink,

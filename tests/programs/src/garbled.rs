@@ -101,7 +101,8 @@ fn of_none() -> Vec<Word> {
     all.push(word("CREDIT", 0, u32::MAX, &[]));
     all.push(word("LAYOUT", 0, 64, &[0; 40]));
     all.push(word("LAYOUT", 0, 63, &[0xee; 40]));
-    all.extend([23, 63].map(|kind| Word {
+    // An edge where there is no graph, and what is no kind.
+    all.extend([23, 27, 63].map(|kind| Word {
         kind,
         ..word("CTS", 0, 0, &[])
     }));
