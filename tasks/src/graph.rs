@@ -1,13 +1,12 @@
-//! Graphs: built once on all ranks, run as often as is wanted.
+//! Graphs: built once on all ranks.
 
 use crate::build::{BuildError, Outline, Shape};
 use crate::describe::Description;
-use crate::failure::Failure;
 use crate::firable::Firable;
 use crate::instance::Instance;
-use crate::worker::{Counts, Crew};
+use crate::worker::Counts;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What building needs of the ranks.
 pub trait Ranks {
@@ -89,25 +88,6 @@ impl Graph {
         outside: Option<Box<dyn crate::instance::Outside>>,
     ) -> Instance {
         Instance::new(&self.description, &self.shape, workers.max(1), outside)
-    }
-
-    /// Runs a graph of one rank by so many workers, of which this thread is one.
-    ///
-    /// # Errors
-    /// A task failed: the first that did. Tasks that do not depend on it have run.
-    pub fn run(&self, workers: usize) -> Result<Report, Arc<Failure>> {
-        let since = Instant::now();
-        let instance = self.instance(workers, None);
-        let (crew, mut workers) = Crew::new(&instance);
-        crew.work(&instance, &mut workers);
-        match instance.failures().into_iter().next() {
-            Some(failure) => Err(failure),
-            None => Ok(Report {
-                tasks: self.shape.tasks.len(),
-                took: since.elapsed(),
-                workers: workers.iter().map(|worker| worker.counts).collect(),
-            }),
-        }
     }
 }
 

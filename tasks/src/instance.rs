@@ -19,7 +19,6 @@
 //! 3. The slot of a message is free before the message that many slots later is written.
 //! 4. Callers of unsafe functions keep what these ask of them.
 
-use crate::bed::Bed;
 use crate::build::Shape;
 use crate::describe::{Description, Element};
 use crate::failure::Failure;
@@ -30,33 +29,52 @@ use crate::slot::{Slot, most_short};
 use crate::task::Task;
 use crate::word::{EdgeWord, Standing, TaskWord};
 use std::any::TypeId;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What the owner of a task has besides its word.
+/// What the owner of a task has besides its word. Cells, so that nothing that was written is
+/// put off past the moment at which the owner gives the task away.
 pub(crate) struct Body {
-    pub task: Option<Box<dyn Task>>,
-    pub rule: Rule,
-    pub firing: u64,
+    pub task: Cell<Option<Box<dyn Task>>>,
+    rule: UnsafeCell<Rule>,
+    pub firing: Cell<u64>,
     /// Messages may wait in lines of its output ports.
-    pub lines: bool,
+    pub lines: Cell<bool>,
     /// It was left to wait for those lines alone.
-    pub blocked: bool,
+    pub blocked: Cell<bool>,
     /// It ends once they are empty.
-    pub ending: bool,
-    /// Its edges are armed, or asked, as `rule` says.
-    pub armed: bool,
+    pub ending: Cell<bool>,
+    /// Its edges are armed, or asked, as the rule says.
+    pub armed: Cell<bool>,
     /// Edges that it lacks since they were read.
-    pub lacking: u32,
+    pub lacking: Cell<u32>,
+}
+
+impl Body {
+    /// The rule that it waits by. To be used by the owner only, as the body is.
+    #[inline]
+    pub fn rule(&self) -> &Rule {
+        // SAFETY: invariant 1: the owner alone is here, and replaces it only in `set_rule`.
+        unsafe { &*self.rule.get() }
+    }
+
+    /// Waits by another rule from now on.
+    ///
+    /// # Safety
+    /// What [`Body::rule`] returned is not used any more.
+    pub unsafe fn set_rule(&self, rule: Rule) {
+        // SAFETY: invariants 1 and 4: the owner alone is here, and the old one is not used.
+        unsafe { *self.rule.get() = rule };
+    }
 }
 
 pub(crate) struct TaskState {
     pub word: TaskWord,
     pub home: u32,
     pub priority: AtomicI32,
-    body: UnsafeCell<Body>,
+    body: Body,
 }
 
 // SAFETY: invariant 1: one thread at a time reaches the body, which is `Send`.
@@ -66,11 +84,9 @@ impl TaskState {
     /// What the owner has.
     ///
     /// # Safety
-    /// The caller owns the task (invariant 1), and has no other reference to it.
-    #[expect(clippy::mut_from_ref, reason = "the caller owns the task")]
-    pub unsafe fn body(&self) -> &mut Body {
-        // SAFETY: invariant 4: the caller's contract.
-        unsafe { &mut *self.body.get() }
+    /// The caller owns the task (invariant 1), and uses this only until it gives it away.
+    pub unsafe fn body(&self) -> &Body {
+        &self.body
     }
 }
 
@@ -156,8 +172,8 @@ pub trait Outside: Send + Sync {
     fn credit(&self, rank: u32, place: u32, messages: u32);
     /// No more messages will come on a branch.
     fn fail(&self, rank: u32, place: u32, cause: &Failure);
-    /// A task waits in an inbox: wakes workers that sleep.
-    fn wake(&self) {}
+    /// There is a task that no worker may have seen: wakes those that sleep.
+    fn wake(&self);
 }
 
 /// Credit of a branch that nobody reads any more.
@@ -172,6 +188,7 @@ impl Outside for Alone {
     fn put(&self, _: u32, _: u32, _: &[u8]) {}
     fn credit(&self, _: u32, _: u32, _: u32) {}
     fn fail(&self, _: u32, _: u32, _: &Failure) {}
+    fn wake(&self) {}
 }
 
 /// What the workers of a rank share of one of them.
@@ -181,7 +198,6 @@ pub(crate) struct Desk {
     pub inbox: Inbox,
     /// Tasks that it has ended.
     pub retired: AtomicU32,
-    pub bed: Bed,
 }
 
 /// A run of a graph on one rank.
@@ -268,16 +284,16 @@ impl Instance {
                 word: TaskWord::owned(),
                 home: (number * workers / count) as u32,
                 priority: AtomicI32::new(priority.map_or(0, |of| of(&shape.at(number as u32)))),
-                body: UnsafeCell::new(Body {
-                    task: None,
-                    rule: family.rule.clone(),
-                    firing: 0,
-                    lines: false,
-                    blocked: false,
-                    ending: false,
-                    armed: false,
-                    lacking: 0,
-                }),
+                body: Body {
+                    task: Cell::new(None),
+                    rule: UnsafeCell::new(family.rule.clone()),
+                    firing: Cell::new(0),
+                    lines: Cell::new(false),
+                    blocked: Cell::new(false),
+                    ending: Cell::new(false),
+                    armed: Cell::new(false),
+                    lacking: Cell::new(0),
+                },
             }
         });
         let edges = shape.inputs.iter().map(|input| {
@@ -384,9 +400,14 @@ impl Instance {
     pub fn send_home(&self, task: u32) {
         let desk = &self.desks[self.tasks[task as usize].home as usize];
         if desk.inbox.put(task, &self.links) {
-            desk.bed.wake();
             self.outside.wake();
         }
+    }
+
+    /// Wakes workers that sleep.
+    #[cold]
+    pub(crate) fn wake(&self) {
+        self.outside.wake();
     }
 
     pub(crate) fn empty_inbox(&self, desk: u32, each: impl FnMut(u32)) {

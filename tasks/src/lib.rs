@@ -11,7 +11,7 @@
 //! | [`rule`] | firing rules |
 //! | [`slot`] | where messages lie |
 //! | [`word`] | who may run a task, and when: the words of tasks and edges |
-//! | [`inbox`], [`mod@line`], [`bed`] | tasks that other threads have fired; messages without room; sleep |
+//! | [`inbox`], [`mod@line`] | tasks that other threads have fired; messages without room |
 //! | [`failure`] | why a task ended |
 //! | [`describe`] | descriptions of graphs |
 //! | [`build`] | from a description to the tasks and edges of one rank |
@@ -19,8 +19,8 @@
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | [`instance`] | a run: what changes while it runs |
 //! | `writing`, `running` | messages on their way to tasks; firings |
-//! | [`worker`] | threads that run tasks |
-//! | [`graph`] | building and running |
+//! | [`worker`] | what a thread does that runs tasks |
+//! | [`graph`] | building a graph on all ranks |
 //! | [`linked`] | runs over a lane of the engine |
 
 #![allow(
@@ -28,7 +28,6 @@
     reason = "not published: `pub` is what the crates above need"
 )]
 
-pub mod bed;
 pub mod build;
 pub mod context;
 pub mod describe;

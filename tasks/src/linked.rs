@@ -15,6 +15,7 @@ use osier_engine::progress::core::Core;
 use osier_engine::progress::edges::{self, EdgeSink, Post, What};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 const _: () = assert!(NO_MORE == edges::NO_MORE);
@@ -289,6 +290,7 @@ fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: 
         any
     };
     let spins = core.spin_polls();
+    let mut idle_ns = 0;
     loop {
         let (mut round, mut idle) = (0u32, 0);
         while idle < spins {
@@ -302,11 +304,16 @@ fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: 
             }
         }
         // Yields and sleeps, with all lanes in view, until there is something to do.
+        let since = Instant::now();
+        crew.without_work.fetch_add(1, Ordering::Relaxed);
         let ended = core.drive(|| match instance.has_ended() {
             true => Some(true),
             false => turn().then_some(false),
         });
+        crew.without_work.fetch_sub(1, Ordering::Relaxed);
+        idle_ns += since.elapsed().as_nanos() as u64;
         if ended {
+            worker.counts.idle_ns = idle_ns;
             // Other workers may sleep.
             return core.wake_waiting();
         }

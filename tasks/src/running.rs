@@ -74,17 +74,17 @@ impl Instance {
     /// Decides which messages belong to the firing, where the rule is none that is counted.
     #[cold]
     fn offer(&self, task: u32, body: &Body) {
-        let mut left = match body.rule {
-            Rule::Count { messages, .. } if body.armed => messages,
+        let mut left = match *body.rule() {
+            Rule::Count { messages, .. } if body.armed.get() => messages,
             _ => u32::MAX,
         };
         for input in self.shape.tasks[task as usize].inputs.clone() {
             let edge = &self.edges[input as usize];
-            let named = body.rule.names(self.shape.inputs[input as usize].port);
-            let most = match &body.rule {
+            let named = body.rule().names(self.shape.inputs[input as usize].port);
+            let most = match body.rule() {
                 Rule::Own => u32::MAX,
-                Rule::Count { .. } if named && body.armed => left,
-                Rule::Count { .. } if body.armed => 0,
+                Rule::Count { .. } if named && body.armed.get() => left,
+                Rule::Count { .. } if body.armed.get() => 0,
                 _ => 1,
             };
             // SAFETY: the caller owns the task (invariant 1 of `instance`).
@@ -96,8 +96,9 @@ impl Instance {
 
     /// The messages of the firing are read.
     #[inline]
-    fn consume(&self, task: u32, body: &mut Body, worker: &mut impl Runs) {
-        let counted = body.armed && body.rule.is_conjunction();
+    fn consume(&self, task: u32, body: &Body, worker: &mut impl Runs) {
+        let counted = body.armed.get() && body.rule().is_conjunction();
+        let mut lacking = body.lacking.get();
         for input in self.shape.tasks[task as usize].inputs.clone() {
             let edge = &self.edges[input as usize];
             // SAFETY: the caller owns the task (invariant 1 of `instance`).
@@ -113,51 +114,53 @@ impl Instance {
             let empty = edge.word.read(reader.offered, self.alone);
             if counted {
                 reader.lacks = empty;
-                body.lacking += u32::from(empty);
+                lacking += u32::from(empty);
             }
         }
+        body.lacking.set(lacking);
     }
 
     // What the next firing waits for.
 
     /// By the owner, who gives the task away, or has it queued.
-    fn settle(&self, task: u32, body: &mut Body, next: Next, worker: &mut impl Runs) {
+    fn settle(&self, task: u32, body: &Body, next: Next, worker: &mut impl Runs) {
         match next {
             Next::Wait => {}
             Next::When(rule) => {
                 self.disarm(task, body);
-                body.rule = rule;
+                // SAFETY: invariant 4 of `instance`: nothing of the old rule is in use.
+                unsafe { body.set_rule(rule) };
             }
             Next::Again => {
                 self.disarm(task, body);
                 return worker.fired(self, task);
             }
-            Next::Done => body.ending = true,
+            Next::Done => body.ending.set(true),
         }
         self.wait(task, body, worker);
     }
 
     /// Leaves a task to wait for what it lacks. By the owner.
     #[inline]
-    fn wait(&self, task: u32, body: &mut Body, worker: &mut impl Runs) {
+    fn wait(&self, task: u32, body: &Body, worker: &mut impl Runs) {
         let mut lines = 0;
-        if body.lines {
+        if body.lines.get() {
             lines = self.wait_for_lines(task);
-            body.lines = lines > 0;
+            body.lines.set(lines > 0);
         }
         let word = &self.tasks[task as usize].word;
-        if body.ending || !body.rule.is_conjunction() {
+        if body.ending.get() || !body.rule().is_conjunction() {
             if lines > 0 {
-                body.blocked = true;
+                body.blocked.set(true);
                 if word.wait_for(lines, self.alone) {
                     worker.fired(self, task);
                 }
                 return;
             }
-            if body.ending {
+            if body.ending.get() {
                 return self.end(task, body, worker);
             }
-            if !body.armed {
+            if !body.armed.get() {
                 self.arm_to_ask(task, body);
             }
             if self.is_met(task, body) {
@@ -165,43 +168,44 @@ impl Instance {
             }
             return;
         }
-        if !body.armed {
+        if !body.armed.get() {
             self.arm(task, body);
         }
         // Not touched any more once the task is given away.
-        let lacking = std::mem::take(&mut body.lacking) + lines;
+        let lacking = body.lacking.take() + lines;
         if word.wait_for(lacking, self.alone) {
             worker.fired(self, task);
         }
     }
 
     #[cold]
-    fn arm(&self, task: u32, body: &mut Body) {
-        body.armed = true;
+    fn arm(&self, task: u32, body: &Body) {
+        body.armed.set(true);
         for input in self.shape.tasks[task as usize].inputs.clone() {
             let edge = &self.edges[input as usize];
-            let named = body.rule.names(self.shape.inputs[input as usize].port);
+            let named = body.rule().names(self.shape.inputs[input as usize].port);
             // SAFETY: the caller owns the task (invariant 1 of `instance`).
             let reader = unsafe { edge.reader() };
             reader.offered = u32::from(named);
             reader.lacks = named && edge.word.arm();
-            body.lacking += u32::from(reader.lacks);
+            body.lacking
+                .set(body.lacking.get() + u32::from(reader.lacks));
         }
     }
 
     #[cold]
-    fn arm_to_ask(&self, task: u32, body: &mut Body) {
-        body.armed = true;
+    fn arm_to_ask(&self, task: u32, body: &Body) {
+        body.armed.set(true);
         for input in self.shape.tasks[task as usize].inputs.clone() {
-            if body.rule.names(self.shape.inputs[input as usize].port) {
+            if body.rule().names(self.shape.inputs[input as usize].port) {
                 self.edges[input as usize].word.ask();
             }
         }
     }
 
     #[cold]
-    fn disarm(&self, task: u32, body: &mut Body) {
-        if !std::mem::take(&mut body.armed) {
+    fn disarm(&self, task: u32, body: &Body) {
+        if !body.armed.take() {
             return;
         }
         let mut arrivals = 0;
@@ -213,7 +217,7 @@ impl Instance {
             arrivals += u32::from(came && reader.lacks);
             reader.lacks = false;
         }
-        body.lacking = 0;
+        body.lacking.set(0);
         self.tasks[task as usize].word.forgive(arrivals);
     }
 
@@ -223,11 +227,11 @@ impl Instance {
         loop {
             let on = On(self, task);
             // An own rule is the user's code, which a worker asks.
-            let met = match body.rule {
+            let met = match body.rule() {
                 Rule::Own => on.on_all() > 0,
-                _ => body.rule.is_met(&on),
+                rule => rule.is_met(&on),
             };
-            if met || self.failed_edge(task, &body.rule).is_some() {
+            if met || self.failed_edge(task, body.rule()).is_some() {
                 return true;
             }
             if self.tasks[task as usize].word.wait_by_rule() {
@@ -269,7 +273,7 @@ impl Instance {
         let family = &self.graph.families[shape.family as usize];
         let make = || family.make.as_ref().map(|make| make(&self.shape.at(task)));
         match catch_unwind(AssertUnwindSafe(make)) {
-            Ok(made) => body.task = made,
+            Ok(made) => body.task.set(made),
             Err(panic) => {
                 let cause = Cause::Panic(message_of(&*panic));
                 return self.fail(task, body, cause, worker);
@@ -284,10 +288,10 @@ impl Instance {
     pub(crate) fn run(&self, task: u32, worker: &mut impl Runs) {
         // SAFETY: the caller was handed the task (invariant 1 of `instance`).
         let body = unsafe { self.tasks[task as usize].body() };
-        if std::mem::take(&mut body.blocked) {
+        if body.blocked.take() {
             return self.wait(task, body, worker);
         }
-        if let Some(input) = self.failed_edge(task, &body.rule) {
+        if let Some(input) = self.failed_edge(task, body.rule()) {
             let branch = self.shape.inputs[input as usize].branch;
             if let Some(cause) = self.branches[branch as usize].cause.get() {
                 let mut failures = self.all_failures();
@@ -298,16 +302,16 @@ impl Instance {
                 return self.fail_with(task, body, &cause.clone(), worker);
             }
         }
-        if matches!(body.rule, Rule::Own) {
+        if matches!(body.rule(), Rule::Own) {
             match self.inject(task, body, worker) {
                 Some(Fire::Ready) => {}
                 Some(Fire::Hold) | None => return,
             }
-        } else if !body.armed || !body.rule.is_conjunction() {
+        } else if !body.armed.get() || !body.rule().is_conjunction() {
             self.offer(task, body);
         }
         let called = self.call(task, body, worker, |task, cx| task.execute(cx));
-        body.firing += 1;
+        body.firing.set(body.firing.get() + 1);
         if let Some(next) = called {
             self.consume(task, body, worker);
             self.settle(task, body, next, worker);
@@ -315,7 +319,7 @@ impl Instance {
     }
 
     /// Asks an own rule. Held or `None`: the task is given away, or has failed.
-    fn inject(&self, task: u32, body: &mut Body, worker: &mut impl Runs) -> Option<Fire> {
+    fn inject(&self, task: u32, body: &Body, worker: &mut impl Runs) -> Option<Fire> {
         loop {
             self.offer(task, body);
             let fire = self.call(task, body, worker, |task, cx| task.inject(cx))?;
@@ -330,7 +334,7 @@ impl Instance {
             if !self.is_met(task, body) {
                 return Some(Fire::Hold);
             }
-            if self.failed_edge(task, &body.rule).is_some() {
+            if self.failed_edge(task, body.rule()).is_some() {
                 worker.fired(self, task);
                 return Some(Fire::Hold);
             }
@@ -342,15 +346,15 @@ impl Instance {
     fn call<R>(
         &self,
         task: u32,
-        body: &mut Body,
+        body: &Body,
         worker: &mut impl Runs,
         code: impl FnOnce(&mut dyn Task, &mut Context<'_>) -> Result<R, TaskError>,
     ) -> Option<R> {
         let mut user = body.task.take()?;
-        let mut cx = Context::new(self, task, body.firing, worker);
+        let mut cx = Context::new(self, task, body.firing.get(), worker);
         let ended = catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
-        body.lines |= cx.has_lines();
-        body.task = Some(user);
+        body.lines.set(body.lines.get() | cx.has_lines());
+        body.task.set(Some(user));
         let cause = match ended {
             Ok(Ok(result)) => return Some(result),
             Ok(Err(e)) => Cause::Error(e.into()),
@@ -363,7 +367,7 @@ impl Instance {
     // Ends.
 
     #[cold]
-    fn fail(&self, task: u32, body: &mut Body, cause: Cause, worker: &mut impl Runs) {
+    fn fail(&self, task: u32, body: &Body, cause: Cause, worker: &mut impl Runs) {
         let failure = Arc::new(Failure {
             task: self.shape.name(task),
             rank: self.shape.rank,
@@ -375,13 +379,7 @@ impl Instance {
 
     /// Ends a task, and all that needs its messages, with this cause.
     #[cold]
-    fn fail_with(
-        &self,
-        task: u32,
-        body: &mut Body,
-        failure: &Arc<Failure>,
-        worker: &mut impl Runs,
-    ) {
+    fn fail_with(&self, task: u32, body: &Body, failure: &Arc<Failure>, worker: &mut impl Runs) {
         for output in self.shape.tasks[task as usize].outputs.clone() {
             let output = &self.shape.outputs[output as usize];
             if let Some(branch) = output.here {
@@ -397,7 +395,7 @@ impl Instance {
     }
 
     /// A task has ended: what comes for it is dropped.
-    fn end(&self, task: u32, body: &mut Body, worker: &mut impl Runs) {
+    fn end(&self, task: u32, body: &Body, worker: &mut impl Runs) {
         for input in self.shape.tasks[task as usize].inputs.clone() {
             let edge = &self.edges[input as usize];
             let unread = edge.word.close();

@@ -1,20 +1,14 @@
-//! Atomics, locks and threads of the standard library, or loom's.
+//! Atomics and locks of the standard library, or loom's.
 
 #[cfg(loom)]
-pub(crate) use loom::{
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    thread::{self, Thread},
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU32, Ordering},
 };
 #[cfg(not(loom))]
-pub(crate) use std::{
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    thread::{self, Thread},
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU32, Ordering},
 };
 
 use std::sync::PoisonError;

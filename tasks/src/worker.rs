@@ -1,4 +1,4 @@
-//! Workers: threads that run the tasks of a rank.
+//! Workers: what the threads do that run the tasks of a rank.
 //!
 //! A worker has a queue for each band of priorities, an inbox for tasks that other threads
 //! have fired and that are at home with it, and steals from the others when both are empty.
@@ -8,22 +8,17 @@
 //! # Invariants
 //! 1. A task is in one queue, inbox or hand at most; who has it owns it ([`crate::word`]).
 
-use crate::instance::{Desk, Fired, Instance};
+use crate::instance::{Fired, Instance};
 use crate::running::Runs;
 use crossbeam_deque::{Steal, Stealer, Worker as Queue};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 /// Bands of priorities: above 0, 0, below 0. Within one the oldest task runs first.
 const BANDS: usize = 3;
 /// Tasks of this band run when nothing else is there, of this rank.
 const LAST: usize = BANDS - 1;
-
-/// Steps without a task before a worker yields its core, and yields before it sleeps.
-const SPINS: u32 = 2_000;
-const YIELDS: u32 = 200;
 
 /// Tasks that a worker is to run, by band: where nobody steals, a queue of one thread.
 enum Ready {
@@ -73,7 +68,8 @@ impl Ready {
 /// What the workers of an instance share.
 pub struct Crew {
     stealers: Vec<[Stealer<u32>; BANDS]>,
-    sleepers: AtomicU32,
+    /// Workers that look for work, or sleep.
+    pub(crate) without_work: AtomicU32,
 }
 
 /// What a worker has done in a run.
@@ -85,7 +81,7 @@ pub struct Counts {
     pub stolen: u64,
     /// Tasks that it ended.
     pub ended: u64,
-    /// Time without a task, in ns.
+    /// Time in which it yielded and slept for want of work, in ns.
     pub idle_ns: u64,
 }
 
@@ -128,65 +124,9 @@ impl Crew {
         let stealers = workers.iter().filter_map(|worker| worker.ready.stealers());
         let crew = Crew {
             stealers: stealers.collect(),
-            sleepers: AtomicU32::new(0),
+            without_work: AtomicU32::new(0),
         };
         (crew, workers)
-    }
-
-    /// Runs workers on threads, the last of them on this one, until all tasks of the rank
-    /// have ended.
-    pub fn work(&self, instance: &Instance, workers: &mut [Worker]) {
-        std::thread::scope(|scope| {
-            let Some((own, others)) = workers.split_last_mut() else {
-                return;
-            };
-            for other in others {
-                scope.spawn(|| self.work_as(instance, other));
-            }
-            self.work_as(instance, own);
-        });
-    }
-
-    fn work_as(&self, instance: &Instance, worker: &mut Worker) {
-        let desk = &instance.desks[worker.index as usize];
-        loop {
-            while worker.step(instance, self) == Step::Ran {}
-            let since = Instant::now();
-            let found = self.look_for_work(instance, desk, worker);
-            worker.counts.idle_ns += since.elapsed().as_nanos() as u64;
-            if !found {
-                break;
-            }
-        }
-        for desk in &instance.desks {
-            desk.bed.wake();
-        }
-    }
-
-    /// Polls, yields and sleeps until there is a task, which it runs. False: all have ended.
-    fn look_for_work(&self, instance: &Instance, desk: &Desk, worker: &mut Worker) -> bool {
-        let mut polls = 0u32;
-        while !instance.has_ended() {
-            if worker.step(instance, self) == Step::Ran {
-                return true;
-            }
-            polls += 1;
-            if polls < SPINS {
-                std::hint::spin_loop();
-            } else if polls < SPINS + YIELDS {
-                std::thread::yield_now();
-            } else {
-                self.sleep(instance, desk);
-            }
-        }
-        false
-    }
-
-    fn sleep(&self, instance: &Instance, desk: &Desk) {
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
-        desk.bed
-            .sleep(|| desk.inbox.is_empty() && !instance.has_ended());
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -203,8 +143,9 @@ impl Fired for AtWork<'_> {
             return instance.send_home(task);
         }
         self.worker.queue(instance, task);
-        if self.crew.sleepers.load(Ordering::Relaxed) > 0 {
-            self.worker.wake_thief(instance);
+        // A hint: the task is run here in any case.
+        if self.crew.without_work.load(Ordering::Relaxed) > 0 && self.worker.ready.len() > 1 {
+            instance.wake();
         }
     }
 }
@@ -316,15 +257,5 @@ impl Worker {
             }
         }
         self.ready.pop(0..BANDS)
-    }
-
-    /// Another worker sleeps, and there is more to do than this one can.
-    #[cold]
-    fn wake_thief(&self, instance: &Instance) {
-        if self.ready.len() > 1
-            && let Some(desk) = instance.desks.iter().find(|desk| desk.bed.is_taken())
-        {
-            desk.bed.wake();
-        }
     }
 }

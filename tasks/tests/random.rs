@@ -5,7 +5,7 @@
 mod asked;
 mod common;
 
-use common::{Job, Random, build, mix};
+use common::{Job, Random, build, mix, on_threads};
 use osier_tasks::context::Context;
 use osier_tasks::describe::{Description, In, Out};
 use osier_tasks::graph::{Graph, OneRank};
@@ -316,10 +316,10 @@ fn threads_give_the_bits_of_the_interpreter() {
         let ends = case.ends();
         let graph = Graph::build(case.describe(&ends, 1), &mut OneRank)
             .unwrap_or_else(|e| panic!("case {number}: {e}"));
-        let report = graph
-            .run(3)
-            .unwrap_or_else(|e| panic!("case {number}: {e}"));
-        let ended: u64 = report.workers.iter().map(|worker| worker.ended).sum();
+        let ended: u64 = on_threads(&graph, 3)
+            .iter()
+            .map(|worker| worker.ended)
+            .sum();
         assert_eq!(ended as usize, case.lens.iter().sum::<usize>());
         let ends = ends.lock().expect("no panic");
         assert_eq!(*ends, expected, "case {number}: {case:#?}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Job, Random, build};
+use common::{Job, Random, build, on_threads};
 use osier_tasks::context::Context;
 use osier_tasks::describe::{Description, Out};
 use osier_tasks::failure::Failure;
@@ -73,7 +73,7 @@ fn run_everywhere(describe: impl Fn() -> Description + Sync, check: impl Fn()) {
     }
     let graph = Graph::build(describe(), &mut OneRank).expect("a graph");
     for _ in 0..50 {
-        graph.run(2).expect("no failure");
+        on_threads(&graph, 2);
         check();
     }
 }
@@ -334,7 +334,7 @@ fn higher_priorities_run_first_and_negative_ones_last() {
         }
     });
     let graph = Graph::build(graph, &mut OneRank).expect("a graph");
-    graph.run(1).expect("no failure");
+    on_threads(&graph, 1);
     assert_eq!(*order.lock().expect("no panic"), [2, 5, 0, 3, 1, 4]);
 }
 
@@ -372,7 +372,7 @@ fn a_vector_moves_to_its_only_consumer() {
     });
     let graph = Graph::build(graph, &mut OneRank).expect("a graph");
     for _ in 0..3 {
-        graph.run(1).expect("no failure");
+        on_threads(&graph, 1);
     }
 }
 
@@ -474,6 +474,7 @@ fn malformed_messages_are_refused() {
         fn put(&self, _: u32, _: u32, _: &[u8]) {}
         fn credit(&self, _: u32, _: u32, _: u32) {}
         fn fail(&self, _: u32, _: u32, _: &Failure) {}
+        fn wake(&self) {}
     }
     let describe = || funnel(2, 6, 2, Rule::Any, || Box::new(|_, _| Next::Done));
     let graphs = build(2, describe)

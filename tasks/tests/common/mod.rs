@@ -7,7 +7,7 @@ use osier_tasks::describe::Description;
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, Ranks};
 use osier_tasks::instance::{Elsewhere, Instance, Outside};
-use osier_tasks::worker::{Crew, Step, Worker};
+use osier_tasks::worker::{Counts, Crew, Step, Worker};
 use std::collections::VecDeque;
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -119,6 +119,8 @@ impl Outside for Net {
     fn fail(&self, rank: u32, place: u32, cause: &Failure) {
         self.post(rank, Letter::Fail(place, cause.to_string()));
     }
+
+    fn wake(&self) {}
 }
 
 /// A run on all ranks.
@@ -229,4 +231,24 @@ impl Job {
         let all = self.instances.iter().flat_map(Instance::failures);
         all.map(|failure| failure.to_string()).collect()
     }
+}
+
+/// Runs a graph of one rank by workers of their own threads; what each did.
+pub fn on_threads(graph: &Graph, workers: usize) -> Vec<Counts> {
+    let instance = graph.instance(workers, None);
+    let (crew, mut workers) = Crew::new(&instance);
+    std::thread::scope(|scope| {
+        for worker in &mut workers {
+            let (instance, crew) = (&instance, &crew);
+            scope.spawn(move || {
+                while !instance.has_ended() {
+                    if worker.step(instance, crew) == Step::Idle {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    assert!(instance.failures().is_empty());
+    workers.iter().map(|worker| worker.counts).collect()
 }
