@@ -104,7 +104,8 @@ impl Graph {
         self.run_by(1)
     }
 
-    /// As [`Graph::run`], by so many workers, of which the calling thread is one.
+    /// As [`Graph::run`], by this number of workers, of which the calling thread is one; 0 is
+    /// taken for 1.
     ///
     /// # Errors
     /// As [`Graph::run`].

@@ -18,14 +18,17 @@
 //!    producers, whatever the placement.
 //! 3. A letter is checked word by word: nothing in it is used before.
 
-use crate::describe::{Description, Element, Port};
+use crate::describe::{Description, Port};
 use crate::placement::{Placed, PlacementError};
 use crate::rule::Rule;
+use crate::shape::{
+    BranchShape, FamilyShape, InputShape, OutputShape, RemoteShape, Shape, Source, TaskShape,
+    name_of,
+};
 use crate::slot::most_short;
 use crate::space::SpaceError;
-use std::any::TypeId;
+use crate::word::MOST_EDGES;
 use std::fmt;
-use std::ops::Range;
 
 /// Slots of a branch, unless the port says otherwise: of messages that fit into them, and of
 /// longer ones.
@@ -73,7 +76,7 @@ pub enum BuildError {
         producer: String,
         consumer: String,
     },
-    /// More tasks or edges than a rank can number.
+    /// More tasks, edges or slots than a rank can number, or edges than a task can count.
     TooMany,
     /// A rank whose description is another one.
     Differs {
@@ -130,7 +133,10 @@ impl fmt::Display for BuildError {
                 "two edges from {producer} to {consumer} (hint: parallel edges have labels, or \
                  ports of their own)"
             ),
-            BuildError::TooMany => write!(f, "more than 2^32 tasks or edges of one rank"),
+            BuildError::TooMany => write!(
+                f,
+                "more than 2^32 tasks, edges or slots of one rank, or 2^22 edges into one task"
+            ),
             BuildError::Differs { rank } => write!(
                 f,
                 "rank {rank} describes another graph (hint: all ranks make the same description)"
@@ -154,110 +160,6 @@ impl fmt::Display for BuildError {
 }
 
 impl std::error::Error for BuildError {}
-
-/// A family on one rank.
-#[derive(Clone, Debug)]
-pub struct FamilyShape {
-    pub name: String,
-    pub extents: Vec<usize>,
-    pub tasks: Range<u32>,
-    /// Its input ports, with the types of their elements.
-    pub inputs: Vec<(String, TypeId)>,
-    pub outputs: Vec<String>,
-    pub rule: Rule,
-    /// Of its output ports: whether `init` puts messages there.
-    pub begins: Vec<bool>,
-    /// Where the elements of its output ports begin in [`Shape::elements`].
-    pub elements: u32,
-}
-
-/// A task of this rank.
-#[derive(Clone, Debug)]
-pub struct TaskShape {
-    pub family: u32,
-    /// In its family.
-    pub number: u64,
-    /// Edges into it.
-    pub inputs: Range<u32>,
-    /// Where the ends of its input ports are in [`Shape::port_ends`].
-    pub ports: u32,
-    /// Its output ports.
-    pub outputs: Range<u32>,
-}
-
-/// An edge into a task of this rank.
-#[derive(Clone, Debug)]
-pub struct InputShape {
-    pub task: u32,
-    pub port: u32,
-    pub branch: u32,
-    /// Family, number and output port of the producer.
-    pub producer: (u32, u64, u32),
-    pub label: u32,
-}
-
-/// Where a branch comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// An output port of this rank.
-    Here(u32),
-    /// Another rank, with its place in that rank's letter.
-    Rank { rank: u32, place: u32 },
-}
-
-/// The edges from an output port to the tasks of this rank.
-#[derive(Clone, Debug)]
-pub struct BranchShape {
-    pub source: Source,
-    pub slots: u32,
-    /// In [`Shape::consumers`].
-    pub consumers: Range<u32>,
-    /// Of its messages, in [`Shape::elements`].
-    pub element: u32,
-}
-
-/// An output port of a task of this rank.
-#[derive(Clone, Debug)]
-pub struct OutputShape {
-    pub task: u32,
-    /// The branch to this rank.
-    pub here: Option<u32>,
-    /// Branches to others, in [`Shape::remotes`].
-    pub remotes: Range<u32>,
-    pub element: u32,
-    pub slots: u32,
-}
-
-/// A branch to another rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteShape {
-    pub rank: u32,
-    /// In the letter to it.
-    pub place: u32,
-    pub output: u32,
-}
-
-/// The tasks of one rank and their edges. Immutable.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    pub rank: usize,
-    pub ranks: usize,
-    pub families: Vec<FamilyShape>,
-    pub tasks: Vec<TaskShape>,
-    pub port_ends: Vec<u32>,
-    pub inputs: Vec<InputShape>,
-    pub branches: Vec<BranchShape>,
-    /// Edges into tasks, by branch.
-    pub consumers: Vec<u32>,
-    pub outputs: Vec<OutputShape>,
-    pub remotes: Vec<RemoteShape>,
-    /// By rank: the branches from it, by their place in its letter.
-    pub from_ranks: Vec<Range<u32>>,
-    /// By rank: the branches to it, by their place in the letter.
-    pub to_ranks: Vec<Vec<u32>>,
-    /// Of the output ports of all families.
-    pub elements: Vec<Element>,
-}
 
 /// What a rank knows of a graph by itself.
 pub struct Outline {
@@ -350,7 +252,7 @@ impl Outline {
                         return Err(wrong);
                     }
                     found.sort_unstable();
-                    self.check_twice(graph, (family, *number, port), &found)?;
+                    check_twice(graph, (family, *number, port), &found)?;
                     for branch in found.chunk_by(|a, b| a.0 == b.0) {
                         let letter = &mut self.letters[branch[0].0];
                         letter.extend([family as u64, *number, port as u64, branch.len() as u64]);
@@ -360,39 +262,6 @@ impl Outline {
             }
         }
         Ok(())
-    }
-
-    /// Edges that cannot be told apart: same ports, same tasks, same label.
-    fn check_twice(
-        &self,
-        graph: &Description,
-        (family, number, port): (usize, u64, usize),
-        found: &[(usize, u64, u64)],
-    ) -> Result<(), BuildError> {
-        let same = |edges: u64| {
-            let edges = &graph.edges[edges as usize];
-            (edges.to, edges.label)
-        };
-        let mut ends: Vec<_> = found
-            .iter()
-            .map(|(_, edges, to)| (same(*edges), *to))
-            .collect();
-        ends.sort_unstable();
-        match ends.windows(2).find(|pair| pair[0] == pair[1]) {
-            None => Ok(()),
-            Some(pair) => {
-                let ((to, _), consumer) = pair[0];
-                let into = &graph.families[to.0 as usize];
-                Err(BuildError::Twice {
-                    producer: name_of_port(graph, family, number, port),
-                    consumer: format!(
-                        "{}.{}",
-                        name_of(&into.name, &into.space.at(consumer)),
-                        into.inputs[to.1 as usize].name
-                    ),
-                })
-            }
-        }
     }
 
     /// What each rank is to get: the branches to it, in words. This rank's own are among
@@ -407,6 +276,38 @@ impl Outline {
     /// A letter is malformed, or a rank has more tasks or edges than can be numbered.
     pub fn assemble(self, graph: &Description, letters: &[Vec<u64>]) -> Result<Shape, BuildError> {
         Assembly::new(graph, self)?.run(letters)
+    }
+}
+
+/// Edges that cannot be told apart: same ports, same tasks, same label.
+fn check_twice(
+    graph: &Description,
+    (family, number, port): (usize, u64, usize),
+    found: &[(usize, u64, u64)],
+) -> Result<(), BuildError> {
+    let same = |edges: u64| {
+        let edges = &graph.edges[edges as usize];
+        (edges.to, edges.label)
+    };
+    let mut ends: Vec<_> = found
+        .iter()
+        .map(|(_, edges, to)| (same(*edges), *to))
+        .collect();
+    ends.sort_unstable();
+    match ends.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => {
+            let ((to, _), consumer) = pair[0];
+            let into = &graph.families[to.0 as usize];
+            Err(BuildError::Twice {
+                producer: name_of_port(graph, family, number, port),
+                consumer: format!(
+                    "{}.{}",
+                    name_of(&into.name, &into.space.at(consumer)),
+                    into.inputs[to.1 as usize].name
+                ),
+            })
+        }
     }
 }
 
@@ -462,11 +363,6 @@ fn check_declarations(graph: &Description) -> Result<(), BuildError> {
         }
     }
     Ok(())
-}
-
-/// The name of a task in messages: `cell[3, 1]`.
-pub fn name_of(family: &str, at: &[usize]) -> String {
-    format!("{family}{at:?}")
 }
 
 fn name_of_port(graph: &Description, family: usize, number: u64, port: usize) -> String {
@@ -665,6 +561,9 @@ impl<'a> Assembly<'a> {
                 at += all[at..].iter().take_while(|edge| here(edge)).count();
                 self.shape.port_ends.push(at as u32);
             }
+            if at - from > MOST_EDGES as usize {
+                return Err(BuildError::TooMany);
+            }
             self.shape.tasks[task].inputs = from as u32..at as u32;
         }
         self.shape.inputs = all;
@@ -692,7 +591,8 @@ impl<'a> Assembly<'a> {
                 element,
             });
         }
-        Ok(())
+        let slots = self.shape.branches.iter();
+        small(slots.map(|branch| branch.slots as usize).sum()).map(drop)
     }
 
     /// The branches to other ranks, as the own letters tell of them.
@@ -749,61 +649,6 @@ fn slots_of(port: &Port) -> u32 {
 
 fn small(number: usize) -> Result<u32, BuildError> {
     u32::try_from(number).map_err(|_| BuildError::TooMany)
-}
-
-impl Shape {
-    /// Coordinates of a task.
-    pub fn at(&self, task: u32) -> Vec<usize> {
-        let task = &self.tasks[task as usize];
-        self.coordinates(task.family, task.number)
-    }
-
-    /// Coordinates of a task of any rank.
-    pub fn coordinates(&self, family: u32, mut number: u64) -> Vec<usize> {
-        let extents = &self.families[family as usize].extents;
-        let mut at = vec![0; extents.len()];
-        for (at, extent) in at.iter_mut().zip(extents).rev() {
-            *at = (number % *extent as u64) as usize;
-            number /= *extent as u64;
-        }
-        at
-    }
-
-    /// Name of a task in messages.
-    pub fn name(&self, task: u32) -> String {
-        let shape = &self.tasks[task as usize];
-        self.name_of(shape.family, shape.number)
-    }
-
-    /// Name of a task of any rank in messages.
-    pub fn name_of(&self, family: u32, number: u64) -> String {
-        let name = &self.families[family as usize].name;
-        name_of(name, &self.coordinates(family, number))
-    }
-
-    /// An edge into a task in messages: `'left' (from cell[2, 1].right)`.
-    pub fn name_of_input(&self, input: u32) -> String {
-        let edge = &self.inputs[input as usize];
-        let task = &self.tasks[edge.task as usize];
-        let (family, number, port) = edge.producer;
-        format!(
-            "'{}' (from {}.{})",
-            self.families[task.family as usize].inputs[edge.port as usize].0,
-            self.name_of(family, number),
-            self.families[family as usize].outputs[port as usize]
-        )
-    }
-
-    /// The edges into a port of a task.
-    pub fn edges_of(&self, task: u32, port: u32) -> Range<u32> {
-        let shape = &self.tasks[task as usize];
-        let end = self.port_ends[(shape.ports + port) as usize];
-        let from = match port {
-            0 => shape.inputs.start,
-            _ => self.port_ends[(shape.ports + port) as usize - 1],
-        };
-        from..end
-    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@
 //! Rules may change while a graph runs, and counts are taken for met by one message; so a
 //! graph that passes may still come to a halt, which the reports of waits name then.
 
-use crate::build::{BuildError, Shape};
+use crate::build::BuildError;
 use crate::rule::Rule;
+use crate::shape::Shape;
 
 /// What is known so far.
 pub struct Firable<'a> {

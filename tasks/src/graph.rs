@@ -1,9 +1,10 @@
 //! Graphs: built once on all ranks.
 
-use crate::build::{BuildError, Outline, Shape};
+use crate::build::{BuildError, Outline};
 use crate::describe::Description;
 use crate::firable::Firable;
 use crate::instance::Instance;
+use crate::shape::Shape;
 use crate::worker::Counts;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +47,11 @@ pub struct Graph {
 /// What a run did on this rank.
 #[derive(Clone, Debug)]
 pub struct Report {
+    /// Tasks of this rank, all of which have ended.
     pub tasks: usize,
+    /// From the call until all tasks of this rank had ended and what they sent had left.
     pub took: Duration,
+    /// What each worker did.
     pub workers: Vec<Counts>,
 }
 

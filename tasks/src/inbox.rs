@@ -4,8 +4,8 @@
 //! who empties it takes all at once.
 //!
 //! # Invariants
-//! 1. A task is in one inbox at most, once: its owner puts it there, and whoever takes it
-//!    owns it ([`crate::word`]).
+//! 1. A task is in one inbox at most, once: its owner puts it there, and the thread that
+//!    takes it owns it ([`crate::word`]).
 //! 2. What the thread that put a task there wrote before is visible to the one that takes it.
 
 use crate::sync::{AtomicU32, Ordering};

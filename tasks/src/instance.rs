@@ -19,12 +19,12 @@
 //! 3. The slot of a message is free before the message that many slots later is written.
 //! 4. Callers of unsafe functions keep what these ask of them.
 
-use crate::build::Shape;
 use crate::describe::{Description, Element};
 use crate::failure::Failure;
 use crate::inbox::{Inbox, Link};
 use crate::line::Line;
 use crate::rule::Rule;
+use crate::shape::Shape;
 use crate::slot::{Slot, most_short};
 use crate::task::Task;
 use crate::word::{EdgeWord, Standing, TaskWord};
@@ -194,7 +194,7 @@ impl Outside for Alone {
 /// What the workers of a rank share of one of them.
 #[derive(Default)]
 #[repr(align(128))]
-pub(crate) struct Desk {
+pub(crate) struct WorkerState {
     pub inbox: Inbox,
     /// Tasks that it has ended.
     pub retired: AtomicU32,
@@ -215,7 +215,7 @@ pub struct Instance {
     /// By branch to another rank, and the messages that may be sent there.
     pub(crate) remote_lines: Box<[Waiting]>,
     pub(crate) credits: Box<[AtomicU32]>,
-    pub(crate) desks: Box<[Desk]>,
+    pub(crate) workers: Box<[WorkerState]>,
     pub(crate) failed: AtomicBool,
     failures: Mutex<Vec<Arc<Failure>>>,
     outside: Box<dyn Outside>,
@@ -254,7 +254,7 @@ impl Fired for Elsewhere {
 }
 
 impl Instance {
-    /// A run by so many workers, before it begins.
+    /// A run by a number of workers, before it begins.
     pub fn new(
         graph: &Arc<Description>,
         shape: &Arc<Shape>,
@@ -337,7 +337,7 @@ impl Instance {
             lines: shape.outputs.iter().map(|_| Waiting::default()).collect(),
             remote_lines: shape.remotes.iter().map(|_| Waiting::default()).collect(),
             credits: credits.collect(),
-            desks: (0..workers).map(|_| Desk::default()).collect(),
+            workers: (0..workers).map(|_| WorkerState::default()).collect(),
             failed: AtomicBool::new(false),
             failures: Mutex::default(),
             alone: workers == 1,
@@ -357,8 +357,8 @@ impl Instance {
     pub fn has_ended(&self) -> bool {
         // Of two workers that end the last tasks, one at least sees both.
         fence(Ordering::SeqCst);
-        let retired = |desk: &Desk| desk.retired.load(Ordering::SeqCst) as usize;
-        self.desks.iter().map(retired).sum::<usize>() == self.tasks.len()
+        let retired = |state: &WorkerState| state.retired.load(Ordering::SeqCst) as usize;
+        self.workers.iter().map(retired).sum::<usize>() == self.tasks.len()
     }
 
     /// Failures so far, the first one first.
@@ -397,9 +397,10 @@ impl Instance {
         )
     }
 
+    /// Puts a task into the inbox of the worker that is its home.
     pub fn send_home(&self, task: u32) {
-        let desk = &self.desks[self.tasks[task as usize].home as usize];
-        if desk.inbox.put(task, &self.links) {
+        let state = &self.workers[self.tasks[task as usize].home as usize];
+        if state.inbox.put(task, &self.links) {
             self.outside.wake();
         }
     }
@@ -410,8 +411,8 @@ impl Instance {
         self.outside.wake();
     }
 
-    pub(crate) fn empty_inbox(&self, desk: u32, each: impl FnMut(u32)) {
-        self.desks[desk as usize].inbox.take(&self.links, each);
+    pub(crate) fn empty_inbox(&self, worker: u32, each: impl FnMut(u32)) {
+        self.workers[worker as usize].inbox.take(&self.links, each);
     }
 
     #[inline]

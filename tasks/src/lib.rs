@@ -14,7 +14,8 @@
 //! | [`inbox`], [`mod@line`] | tasks that other threads have fired; messages without room |
 //! | [`failure`] | why a task ended |
 //! | [`describe`] | descriptions of graphs |
-//! | [`build`] | from a description to the tasks and edges of one rank |
+//! | [`shape`] | the tasks and edges of one rank |
+//! | [`build`] | from a description to a shape, over all ranks |
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | [`instance`] | a run: what changes while it runs |
@@ -42,6 +43,7 @@ pub mod linked;
 pub mod placement;
 pub mod rule;
 mod running;
+pub mod shape;
 pub mod slot;
 pub mod space;
 mod sync;

@@ -121,18 +121,11 @@ struct Sink {
 }
 
 impl Sink {
-    /// Whether this thread may touch the run. What was left before is handled first then.
+    /// Whether this thread may touch the run.
     #[inline]
-    fn may_touch(&mut self) -> bool {
-        if !self.instance.alone {
-            return true;
-        }
-        let may = is_polled_by_worker(&self.instance);
-        if may && !self.left.is_empty() {
-            // Its messages were checked to be no more than that.
-            let _ = self.settle();
-        }
-        may
+    fn may_touch(&self) -> bool {
+        // A worker has settled what was left before it polls, under the same lock.
+        !self.instance.alone || is_polled_by_worker(&self.instance)
     }
 
     #[cold]
@@ -193,6 +186,10 @@ impl EdgeSink for Sink {
         self.leave(Left::Message(Post { peer, place, what }))
     }
 
+    fn has_branch(&self, peer: u32, place: u32) -> bool {
+        self.instance.branch_from(peer, place).is_some()
+    }
+
     fn failed(&mut self, peer: u32, place: u32, why: &str) -> bool {
         if self.may_touch() {
             let delivering = &mut self.delivering;
@@ -212,8 +209,8 @@ impl EdgeSink for Sink {
     }
 }
 
-/// Runs a graph on this rank, by so many workers, of which this thread is one. The other ranks
-/// of the lane do the same, each when it comes to it; `run` counts the runs of the graph, the
+/// Runs a graph on this rank, by a number of workers, of which this thread is one. The other
+/// ranks of the lane do the same, each when it comes to it; `run` counts the runs of the graph, the
 /// same on all ranks, from 1.
 ///
 /// # Errors

@@ -1,10 +1,10 @@
 //! Firings: what belongs to one, the calls of the user's code, what the next one waits for.
 
-use crate::build::Source;
 use crate::context::Context;
 use crate::failure::{Cause, Failure, message_of};
 use crate::instance::{Body, Fired, Instance, NO_MORE};
 use crate::rule::{Arrived, Rule};
+use crate::shape::Source;
 use crate::task::{Fire, Next, Task, TaskError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -162,6 +162,9 @@ impl Instance {
             }
             if !body.armed.get() {
                 self.arm_to_ask(task, body);
+            }
+            if matches!(body.rule(), Rule::Count { .. }) {
+                self.give_owed(task, worker);
             }
             if self.is_met(task, body) {
                 worker.fired(self, task);

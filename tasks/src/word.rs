@@ -46,7 +46,7 @@ pub const MOST_EDGES: u32 = BIAS - 1;
 pub struct TaskWord(AtomicU32);
 
 impl TaskWord {
-    /// Of a task that is owned by whoever begins it.
+    /// Of a task that is owned by the thread that begins it.
     pub fn owned() -> Self {
         Self(AtomicU32::new(OWNED | BIAS))
     }

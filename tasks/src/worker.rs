@@ -110,7 +110,7 @@ pub struct Worker {
 impl Crew {
     /// The workers of an instance.
     pub fn new(instance: &Instance) -> (Crew, Vec<Worker>) {
-        let count = instance.desks.len() as u32;
+        let count = instance.workers.len() as u32;
         let workers: Vec<Worker> = (0..count)
             .map(|index| Worker {
                 index,
@@ -153,8 +153,9 @@ impl Fired for AtWork<'_> {
 impl Runs for AtWork<'_> {
     fn retired(&mut self, instance: &Instance) {
         self.worker.counts.ended += 1;
-        let desk = &instance.desks[self.worker.index as usize];
-        desk.retired
+        let state = &instance.workers[self.worker.index as usize];
+        state
+            .retired
             .store(self.worker.counts.ended as u32, Ordering::Release);
     }
 }
@@ -199,7 +200,7 @@ impl Worker {
 
     #[inline]
     fn next(&mut self, instance: &Instance, crew: &Crew) -> Option<u32> {
-        if !instance.desks[self.index as usize].inbox.is_empty() {
+        if !instance.workers[self.index as usize].inbox.is_empty() {
             self.take_inbox(instance, self.index);
         }
         if let Some(task) = self.ready.pop(0..LAST) {
@@ -252,7 +253,7 @@ impl Worker {
     fn take_inboxes(&mut self, instance: &Instance) -> Option<u32> {
         for at in 0..self.victims.len() {
             let victim = self.victims[at];
-            if !instance.desks[victim as usize].inbox.is_empty() {
+            if !instance.workers[victim as usize].inbox.is_empty() {
                 self.counts.stolen += self.take_inbox(instance, victim);
             }
         }

@@ -1,9 +1,9 @@
 //! Messages on their way to tasks: `put`, lines of those without room, other ranks.
 
-use crate::build::Source;
 use crate::describe::Element;
 use crate::failure::{Cause, Failure};
 use crate::instance::{DROPPED, Fired, Instance, NO_MORE, Waiting};
+use crate::shape::Source;
 use crate::slot::Slot;
 use crate::word::Meaning;
 use std::cell::Cell;
@@ -362,13 +362,29 @@ impl Instance {
         if read == 0 {
             return;
         }
-        // A message for half of the slots: their writer has the other half meanwhile.
+        // One for half of the slots: their writer has the other half meanwhile.
         let half = self.shape.branches[branch as usize].slots.div_ceil(2);
         let owed = state.owed.fetch_add(read, Ordering::AcqRel) + read;
         if owed >= half {
             let owed = state.owed.swap(0, Ordering::AcqRel);
             if owed > 0 {
                 fired.credit(self, rank, place, owed);
+            }
+        }
+    }
+
+    /// A task is about to wait for a number of messages, which may be as many as there are
+    /// slots: credit that is owed for its edges is given.
+    #[cold]
+    pub(crate) fn give_owed(&self, task: u32, fired: &mut (impl Fired + ?Sized)) {
+        for input in self.shape.tasks[task as usize].inputs.clone() {
+            let branch = self.edges[input as usize].branch;
+            if let Source::Rank { rank, place } = self.shape.branches[branch as usize].source {
+                let state = &self.branches[branch as usize];
+                let owed = state.owed.swap(0, Ordering::AcqRel);
+                if owed > 0 {
+                    fired.credit(self, rank, place, owed);
+                }
             }
         }
     }
@@ -404,7 +420,7 @@ impl Instance {
         true
     }
 
-    fn branch_from(&self, rank: u32, place: u32) -> Option<u32> {
+    pub(crate) fn branch_from(&self, rank: u32, place: u32) -> Option<u32> {
         if rank as usize == self.shape.rank {
             return None;
         }

@@ -245,7 +245,6 @@ impl Task for Mixer {
 /// decides.
 fn play(seed: u64) {
     let mut random = Random(seed);
-    random.below(1);
     let case = Case::new(&mut random);
     let expected = case.interpret();
     let ranks = 1 + random.below(4) as usize;

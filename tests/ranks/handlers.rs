@@ -148,7 +148,7 @@ fn by_handle<T>(alone: &Communicator, end: impl FnOnce(Handle) -> Result<T>) -> 
     // SAFETY: eight bytes, which outlive the receive: `end` ends it below.
     let memory = unsafe { Elements::new(at, basic, 8, 1) };
     let mut memory = memory.expect("a length that fits");
-    // SAFETY: as above.
+    // SAFETY: the memory is `number`, which outlives the receive that `end` ends below.
     let begun = unsafe { alone.begin_receive(&mut memory, 0, 9) };
     let Some(Begun::Posted(handle)) = begun else {
         panic!("{begun:?}");

@@ -623,6 +623,12 @@ fn start(args: &Args) -> Result<ExitCode> {
         _ if in_job => return Ok(messages::run(&plan)),
         _ => {
             if args.bench == Bench::Tasks {
+                options::check_ranks(args.bench, plan.ranks)?;
+                if args.json.is_some() || args.plot.is_some() || !args.sizes.is_empty() {
+                    return Err(Failure::usage(
+                        "tasks prints a table of its own sizes: no --json, --plot or --sizes",
+                    ));
+                }
                 tasks::firings(&plan)?;
             }
             run::check_ranks(plan.ranks).map_err(Failure::usage)?;

@@ -347,13 +347,15 @@ pub fn check_ranks(bench: Bench, ranks: usize) -> Result<()> {
         | Bench::Bibandwidth
         | Bench::MessageRate
         | Bench::Datatype
-        | Bench::Tasks
             if ranks != 2 =>
         {
             Err(Failure::usage(format!(
                 "{name} takes two ranks, not {ranks} (hint: multi-pair takes more)"
             )))
         }
+        Bench::Tasks if ranks != 2 => Err(Failure::usage(format!(
+            "{name} measures edges between two ranks, not {ranks}"
+        ))),
         Bench::MultiPair if ranks < 2 || ranks % 2 == 1 => Err(Failure::usage(format!(
             "{name} takes an even number of ranks, not {ranks}"
         ))),

@@ -31,6 +31,8 @@ pub trait EdgeSink: Send {
     /// A worker of the graph polls: handles what other threads have left it. Returns how many
     /// of these messages were malformed.
     fn settle(&mut self) -> u64;
+    /// Whether a peer has a branch of this place.
+    fn has_branch(&self, peer: u32, place: u32) -> bool;
     /// A message has come. False: it is malformed.
     fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool;
     /// A peer has read messages, or wants no more ([`NO_MORE`]). False: it is malformed.
@@ -249,9 +251,12 @@ impl Lane {
                 sink.failed(peer, place, &why)
             }
             _ => {
-                let parts = self.edges.parts.entry((peer, place)).or_default();
-                parts.extend_from_slice(payload);
-                true
+                let known = sink.has_branch(peer, place);
+                if known {
+                    let parts = self.edges.parts.entry((peer, place)).or_default();
+                    parts.extend_from_slice(payload);
+                }
+                known
             }
         };
         self.post_for_sink();
