@@ -264,7 +264,7 @@ pub mod requests {
 /// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing
 /// rules; run by workers on the ranks of a communicator. [`task::Graph`] has an example.
 pub mod task {
-    pub use crate::tasks::Graph;
+    pub use crate::tasks::{Graph, Run, run_together};
     #[doc(inline)]
     pub use osier_tasks::{
         context::{Context, Received},

@@ -2,11 +2,13 @@
 
 use crate::comm::Communicator;
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::edges::MOST_RUNS;
 use osier_tasks::describe::Description;
+use osier_tasks::failure::Failure;
 use osier_tasks::graph::{self, Ranks, Report};
 use osier_tasks::linked;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A graph of tasks over the ranks of a communicator: built once, run as often as is wanted.
 ///
@@ -41,8 +43,19 @@ pub struct Graph {
     graph: graph::Graph,
     /// Of the graph alone.
     comm: Communicator,
-    /// Runs begun so far; held by the one that runs.
-    runs: Mutex<u16>,
+}
+
+/// A run of a graph that was opened and has not begun: [`Graph::open`]. Dropped, it ends the
+/// tasks of other ranks that need messages of this one.
+pub struct Run<'a> {
+    graph: &'a Graph,
+    opened: linked::Opened,
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run {{ of {:?} }}", self.graph)
+    }
 }
 
 impl fmt::Debug for Graph {
@@ -79,11 +92,7 @@ impl Graph {
         }
         let built = built.map_err(|e| Error::new(ErrorKind::Argument, e.to_string()));
         let graph = own.reported(built)?;
-        Ok(Graph {
-            graph,
-            comm: own,
-            runs: Mutex::new(0),
-        })
+        Ok(Graph { graph, comm: own })
     }
 
     /// Number of tasks on this rank.
@@ -111,14 +120,60 @@ impl Graph {
     /// As [`Graph::run`].
     #[track_caller]
     pub fn run_by(&self, workers: usize) -> Result<Report> {
-        // Another thread's run of this graph goes first.
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        *runs = runs.wrapping_add(1);
-        let (core, lane) = (self.comm.core(), &self.comm.0.lane);
-        let ended = linked::run(&self.graph, core, lane, *runs, workers);
-        let ended = ended.map_err(|failure| Error::new(ErrorKind::Task, failure.to_string()));
-        self.comm.reported(ended)
+        self.open()?.run_by(workers)
     }
+
+    /// Opens the next run, which begins later, on this thread or another: several may be under
+    /// way at once, each with tasks of its own. The runs that ranks open one after the other
+    /// belong together, in that order.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if 32 runs of this graph are open.
+    #[track_caller]
+    pub fn open(&self) -> Result<Run<'_>> {
+        let (core, lane) = (self.comm.core(), &self.comm.0.lane);
+        let opened = linked::Opened::new(&self.graph, core, lane).ok_or_else(|| {
+            let text = format!("a run of a graph of which {MOST_RUNS} are open");
+            Error::new(ErrorKind::Argument, text)
+        });
+        let opened = self.comm.reported(opened)?;
+        Ok(Run {
+            graph: self,
+            opened,
+        })
+    }
+}
+
+impl Run<'_> {
+    /// As [`Graph::run_by`], of this run.
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    #[track_caller]
+    pub fn run_by(self, workers: usize) -> Result<Report> {
+        let comm = &self.graph.comm;
+        let mut ended = linked::run(vec![self.opened], workers);
+        comm.reported(ended.pop().map_or_else(
+            || Err(Error::new(ErrorKind::Task, "a run that did not begin")),
+            |ended| ended.map_err(failed),
+        ))
+    }
+}
+
+/// Runs these at once, of one graph or of several over ranks of one job, by this number of
+/// threads, of which the calling one is one; each thread is a worker of each run.
+///
+/// # Errors
+/// As [`Graph::run`], of each run.
+#[track_caller]
+pub fn run_together(runs: Vec<Run<'_>>, workers: usize) -> Vec<Result<Report>> {
+    let opened = runs.into_iter().map(|run| run.opened).collect();
+    let ended = linked::run(opened, workers);
+    ended.into_iter().map(|e| e.map_err(failed)).collect()
+}
+
+fn failed(failure: Arc<Failure>) -> Error {
+    Error::new(ErrorKind::Task, failure.to_string())
 }
 
 /// Ranks that build a graph.

@@ -226,8 +226,9 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// As [`Context::put`], of a vector: without a copy if all consumers are on this rank
-    /// and there is room.
+    /// As [`Context::put`], of a vector whose memory goes with the message: without a copy if
+    /// all consumers are on this rank and there is room; a long one leaves for other ranks from
+    /// where it lies.
     ///
     /// # Panics
     /// As [`Context::put`].
@@ -238,8 +239,9 @@ impl<'a> Context<'a> {
         let mut fired = self.fired.borrow_mut();
         // SAFETY: invariant 2: a vector of the port's type, forgotten if it went.
         let went = unsafe {
+            let vector = (from.cast(), len, room);
             self.instance
-                .give(output, from.cast(), len, room, &mut **fired)
+                .give(output, vector, &self.lines, &mut **fired)
         };
         drop(fired);
         if !went {

@@ -23,6 +23,7 @@ use crate::describe::{Description, Element};
 use crate::failure::Failure;
 use crate::inbox::{Inbox, Link};
 use crate::line::Line;
+use crate::memory::Memory;
 use crate::rule::Rule;
 use crate::shape::Shape;
 use crate::slot::{Slot, most_short};
@@ -139,8 +140,9 @@ pub(crate) struct OutputState {
     pub slots: u32,
     pub mask: u32,
     pub consumers: Range<u32>,
-    /// Branches lead to other ranks, too.
+    /// Branches lead to other ranks, too; messages of more bytes go there as they lie.
     pub remote: bool,
+    pub most_copied: usize,
 }
 
 pub(crate) struct BranchState {
@@ -157,16 +159,49 @@ pub(crate) struct BranchState {
     pub readers: AtomicU32,
     /// Why no more messages come.
     pub cause: OnceLock<Arc<Failure>>,
+    delivery: UnsafeCell<Delivery>,
+}
+
+/// A long message on its way from another rank.
+#[derive(Default)]
+pub(crate) struct Delivery {
+    pub bytes: usize,
+    /// Room for its packed form, where that is not the elements.
+    pub packed: Vec<u8>,
+}
+
+// SAFETY: invariant 2: `delivery` is the writer's.
+unsafe impl Sync for BranchState {}
+
+impl BranchState {
+    /// What its writer keeps.
+    ///
+    /// # Safety
+    /// The caller is the branch's writer (invariant 2), and has no other reference.
+    #[expect(clippy::mut_from_ref, reason = "the caller is the branch's writer")]
+    pub unsafe fn delivery(&self) -> &mut Delivery {
+        // SAFETY: invariant 4: the caller's contract.
+        unsafe { &mut *self.delivery.get() }
+    }
 }
 
 /// Messages that wait, as packed elements.
-pub(crate) type Waiting = Line<Arc<Vec<u8>>>;
+pub(crate) type Waiting = Line<Arc<Memory>>;
 
 /// How the messages of a graph reach other ranks.
 pub trait Outside: Send + Sync {
     /// A message for a branch, by its place in the letter to the rank. The bytes are the
     /// packed elements.
     fn put(&self, rank: u32, place: u32, packed: &[u8]);
+    /// The same of packed elements that stay where they are.
+    fn put_memory(&self, rank: u32, place: u32, memory: &Arc<Memory>) {
+        self.put(rank, place, memory.bytes());
+    }
+    /// Most bytes of a message to a rank that is better copied.
+    fn most_copied(&self, rank: u32) -> usize {
+        let _ = rank;
+        usize::MAX
+    }
     /// Messages of a branch from that rank have been read.
     /// The number [`NO_MORE`] says that all consumers have ended.
     fn credit(&self, rank: u32, place: u32, messages: u32);
@@ -233,6 +268,11 @@ pub trait Fired {
         instance.outside.put(rank, place, packed);
     }
 
+    /// As [`Outside::put_memory`].
+    fn put_memory(&mut self, instance: &Instance, rank: u32, place: u32, memory: &Arc<Memory>) {
+        instance.outside.put_memory(rank, place, memory);
+    }
+
     /// As [`Outside::credit`].
     fn credit(&mut self, instance: &Instance, rank: u32, place: u32, messages: u32) {
         instance.outside.credit(rank, place, messages);
@@ -273,6 +313,7 @@ impl Instance {
                 owed: AtomicU32::new(0),
                 readers: AtomicU32::new(branch.consumers.len() as u32),
                 cause: OnceLock::new(),
+                delivery: UnsafeCell::default(),
             }
         });
         let branches: Box<[_]> = branches.collect();
@@ -307,7 +348,11 @@ impl Instance {
                 reader: UnsafeCell::default(),
             }
         });
+        let outside = outside.unwrap_or_else(|| Box::new(Alone));
         let outputs = shape.outputs.iter().map(|output| {
+            let remotes = output.remotes.start as usize..output.remotes.end as usize;
+            let copied = shape.remotes[remotes].iter();
+            let copied = copied.map(|to| outside.most_copied(to.rank)).min();
             let element = &shape.elements[output.element as usize];
             let of = |branch: u32| &branches[branch as usize];
             let consumers = |branch: u32| shape.branches[branch as usize].consumers.clone();
@@ -320,6 +365,7 @@ impl Instance {
                 mask: output.here.map_or(0, |branch| of(branch).mask),
                 consumers: output.here.map_or(0..0, consumers),
                 remote: !output.remotes.is_empty(),
+                most_copied: copied.unwrap_or(usize::MAX),
             }
         });
         let of_output = |output: u32| shape.outputs[output as usize].slots;
@@ -329,9 +375,9 @@ impl Instance {
             .map(|to| AtomicU32::new(of_output(to.output)));
         Instance {
             tasks: tasks.collect(),
+            outputs: outputs.collect(),
             links: (0..count).map(|_| Link::new()).collect(),
             edges: edges.collect(),
-            outputs: outputs.collect(),
             branches,
             slots: (0..slots).map(|_| Slot::free()).collect(),
             lines: shape.outputs.iter().map(|_| Waiting::default()).collect(),
@@ -341,7 +387,7 @@ impl Instance {
             failed: AtomicBool::new(false),
             failures: Mutex::default(),
             alone: workers == 1,
-            outside: outside.unwrap_or_else(|| Box::new(Alone)),
+            outside,
             shape: shape.clone(),
             graph: graph.clone(),
         }

@@ -9,7 +9,7 @@
 //! | [`placement`] | which rank has which task |
 //! | [`layout`] | edges of common shapes |
 //! | [`rule`] | firing rules |
-//! | [`slot`] | where messages lie |
+//! | [`slot`], [`memory`] | where messages lie |
 //! | [`word`] | who may run a task, and when: the words of tasks and edges |
 //! | [`inbox`], [`mod@line`] | tasks that other threads have fired; messages without room |
 //! | [`failure`] | why a task ended |
@@ -19,7 +19,7 @@
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | [`instance`] | a run: what changes while it runs |
-//! | `writing`, `running` | messages on their way to tasks; firings |
+//! | [`writing`], `running` | messages on their way to tasks; firings |
 //! | [`worker`] | what a thread does that runs tasks |
 //! | [`graph`] | building a graph on all ranks |
 //! | [`linked`] | runs over a lane of the engine |
@@ -40,6 +40,7 @@ pub mod instance;
 pub mod layout;
 pub mod line;
 pub mod linked;
+pub mod memory;
 pub mod placement;
 pub mod rule;
 mod running;
@@ -50,4 +51,4 @@ mod sync;
 pub mod task;
 pub mod word;
 pub mod worker;
-mod writing;
+pub mod writing;

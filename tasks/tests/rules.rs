@@ -13,6 +13,7 @@ use osier_tasks::placement::Placement;
 use osier_tasks::rule::Rule;
 use osier_tasks::space::Space;
 use osier_tasks::task::{Fire, Next, Task, TaskError};
+use osier_tasks::writing::Room;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -528,7 +529,13 @@ fn malformed_messages_are_refused() {
     for (rank, place, bytes) in [(1, 1, 8), (1, u32::MAX, 8), (0, 0, 8), (7, 0, 8), (1, 0, 7)] {
         assert!(!deliver(rank, place, &[0; 20][..bytes]), "{rank} {place}");
     }
+    let begin = |rank, place, bytes| instance.begin_delivery(rank, place, bytes);
+    for (rank, place, bytes) in [(1, 1, 8), (0, 0, 8), (7, 0, 8), (1, 0, 7)] {
+        assert_eq!(begin(rank, place, bytes), Room::Malformed, "{rank} {place}");
+    }
+    assert_eq!(begin(1, 0, usize::MAX / 16 * 8), Room::None);
     assert!(deliver(1, 0, &[0; 16]) && deliver(1, 0, &[]));
+    assert_eq!(begin(1, 0, 8), Room::Malformed, "beyond the slots");
     assert!(!deliver(1, 0, &[0; 8]), "beyond the slots");
     assert!(
         !instance.credit(1, 0, 1, &mut Elsewhere),

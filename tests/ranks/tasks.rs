@@ -2,7 +2,7 @@
 
 use crate::support::{fails, on_all, on_shm, one_fails};
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError, layout};
-use osier::task::{Rule, Space};
+use osier::task::{Rule, Space, run_together};
 use osier::testing::Network;
 use osier::{Communicator, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -131,6 +131,121 @@ fn long_messages_and_runs_in_a_row() {
             for _ in 0..runs {
                 graph.run().expect("no failure");
                 check(&results, 5, 6);
+            }
+        }
+    });
+}
+
+/// Several runs at once: each rank takes its share of them in an order of its own, one by one,
+/// together, or on threads.
+#[test]
+fn runs_of_a_graph_at_once_do_not_meet() {
+    on_all(3, |comm| {
+        let steps = 6;
+        for elements in [1, 9, 20_000] {
+            let results = results();
+            let description = ring(elements, steps, Placement::Block, &results);
+            let graph = Graph::build(&comm, description).expect("a graph");
+            for round in 0..4 {
+                let mut runs: Vec<_> = (0..5).map(|_| graph.open().expect("a run")).collect();
+                // Their tasks share the results: what the last one leaves is looked at.
+                if comm.rank() == round % 3 {
+                    runs.reverse();
+                }
+                let together = runs.split_off(if round == 3 { 0 } else { 3 });
+                std::thread::scope(|scope| {
+                    for run in runs {
+                        scope.spawn(move || run.run_by(1 + round % 2).expect("no failure"));
+                    }
+                    for report in run_together(together, 1 + round % 2) {
+                        assert_eq!(report.expect("no failure").tasks, 4);
+                    }
+                });
+                check(&results, steps, 4);
+            }
+        }
+    });
+}
+
+/// A run that a rank drops ends the tasks elsewhere that need its messages.
+#[test]
+fn a_run_that_is_dropped_ends_the_tasks_that_need_it() {
+    on_all(3, |comm| {
+        let graph = row(&comm, false);
+        let dropped = graph.open().expect("a run");
+        let other = graph.open().expect("a run");
+        if comm.rank() == 1 {
+            drop(dropped);
+        } else {
+            let ended = dropped.run_by(1);
+            if comm.rank() == 2 {
+                let parts = ["cell[3] of rank 1 sends no more", "takes no part"];
+                fails(ended, ErrorKind::Task, &parts);
+            }
+        }
+        other.run_by(1).expect("no failure");
+    });
+}
+
+#[test]
+fn more_runs_than_a_graph_has_at_once_are_refused() {
+    on_shm(1, |comm| {
+        let graph = row(&comm, false);
+        let runs: Vec<_> = (0..32).map(|_| graph.open().expect("a run")).collect();
+        fails(graph.open(), ErrorKind::Argument, &["32 are open"]);
+        drop(runs);
+        graph.run().expect("no failure");
+    });
+}
+
+/// Long messages whose consumer has ended, or whose rank comes to the run late.
+#[test]
+fn long_messages_that_nobody_wants_leave_nothing_behind() {
+    on_all(2, |comm| {
+        for (taken, late) in [(0u64, false), (1, false), (3, false), (4, false), (4, true)] {
+            let mut graph = Description::new();
+            let ends = graph.family("end", &[2], Placement::Block);
+            let (out, into) = (graph.output::<u32>(ends, "out"), graph.input(ends, "in"));
+            graph.slots(out, 2);
+            graph.connect(out, into, |[i]: [usize; 1]| (i == 0).then_some([1]));
+            graph.tasks(ends, move |[i]: [usize; 1]| {
+                move |cx: &mut Context<'_>| {
+                    let step = cx.firing();
+                    if i == 0 {
+                        let long = vec![step as u32; 50_000];
+                        // Short ones do not overtake them.
+                        cx.give(out, long);
+                        cx.put(out, &[step as u32]);
+                        return Ok(if step == 3 { Next::Done } else { Next::Again });
+                    }
+                    if step == 2 * taken {
+                        return Ok(Next::Done);
+                    }
+                    let message = cx.get(into).ok_or("no message")?;
+                    let len = [50_000, 1][step as usize % 2];
+                    assert_eq!(message.len(), len);
+                    assert!(message.iter().all(|e| u64::from(*e) == step / 2));
+                    Ok(match step + 1 == 2 * taken {
+                        true => Next::Done,
+                        false => Next::Wait,
+                    })
+                }
+            });
+            let graph = Graph::build(&comm, graph).expect("a graph");
+            for _ in 0..3 {
+                let run = graph.open().expect("a run");
+                if late && comm.rank() == 1 {
+                    // Rank 0 has begun, and has sent what it has credit for.
+                    comm.recv(&mut [0u8], 0, 0).expect("a message");
+                }
+                if late && comm.rank() == 0 {
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| run.run_by(1).expect("no failure"));
+                        comm.send(&[0u8], 1, 0).expect("sent");
+                    });
+                } else {
+                    run.run_by(1).expect("no failure");
+                }
             }
         }
     });

@@ -7,7 +7,9 @@ use osier_tasks::describe::Description;
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, Ranks};
 use osier_tasks::instance::{Elsewhere, Instance, Outside};
+use osier_tasks::memory::Memory;
 use osier_tasks::worker::{Counts, Crew, Step, Worker};
+use osier_tasks::writing::Room;
 use std::collections::VecDeque;
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -88,6 +90,8 @@ pub fn build(
 
 enum Letter {
     Put(u32, Vec<u8>),
+    /// A long message, and whether its delivery has begun.
+    Long(u32, Arc<Memory>, bool),
     Credit(u32, u32),
     Fail(u32, String),
 }
@@ -107,7 +111,21 @@ impl Net {
     }
 }
 
+/// Most bytes of a message that is copied to another rank.
+const MOST_COPIED: usize = 16;
+
 impl Outside for Net {
+    fn put_memory(&self, rank: u32, place: u32, memory: &Arc<Memory>) {
+        match memory.bytes().len() {
+            ..=MOST_COPIED => self.put(rank, place, memory.bytes()),
+            _ => self.post(rank, Letter::Long(place, memory.clone(), false)),
+        }
+    }
+
+    fn most_copied(&self, _: u32) -> usize {
+        MOST_COPIED
+    }
+
     fn put(&self, rank: u32, place: u32, packed: &[u8]) {
         self.post(rank, Letter::Put(place, packed.to_vec()));
     }
@@ -175,6 +193,18 @@ impl Job {
             Some(Letter::Put(place, packed)) => {
                 instance.deliver(from, place, &packed, &mut Elsewhere)
             }
+            Some(Letter::Long(place, memory, begun)) => {
+                if !begun {
+                    self.begin(to, (from, place), &memory);
+                    let letter = Letter::Long(place, memory, true);
+                    let wire = &self.wires[from as usize][to];
+                    wire.lock().expect("no panic").push_front(letter);
+                } else {
+                    // SAFETY: `begin` has written all of it.
+                    unsafe { instance.end_delivery(from, place, &mut Elsewhere) };
+                }
+                true
+            }
             Some(Letter::Credit(place, messages)) => {
                 instance.credit(from, place, messages, &mut Elsewhere)
             }
@@ -184,6 +214,18 @@ impl Job {
         };
         assert!(sound, "a message that no rank sends");
         true
+    }
+
+    /// Writes a long message to its room.
+    fn begin(&self, to: usize, (from, place): (u32, u32), memory: &Memory) {
+        let bytes = memory.bytes();
+        match self.instances[to].begin_delivery(from, place, bytes.len()) {
+            // SAFETY: the room is for all of the message.
+            Room::At(room) => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), room, bytes.len());
+            },
+            other => panic!("{other:?} for {} bytes", bytes.len()),
+        }
     }
 
     /// Runs until all ranks have ended. False: nothing can move any more.

@@ -27,6 +27,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (13, 0xe14e_af4e_bb4b_c62f),
     // Messages along edges of task graphs.
     (14, 0xe14e_af4e_bb4b_c62f),
+    // Several runs of a graph at once, long messages along edges.
+    (15, 0xe14e_af4e_bb4b_c62f),
 ];
 
 macro_rules! offsets {
