@@ -1,5 +1,9 @@
 //! Task graphs on the ranks of a communicator; the runtime is a crate below this one.
 
+mod collective;
+
+pub use collective::{Node, NodePorts};
+
 use crate::comm::Communicator;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::edges::MOST_RUNS;
@@ -8,7 +12,7 @@ use osier_tasks::failure::Failure;
 use osier_tasks::graph::{self, Ranks, Report};
 use osier_tasks::linked;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A graph of tasks over the ranks of a communicator: built once, run as often as is wanted.
 ///
@@ -43,6 +47,9 @@ pub struct Graph {
     graph: graph::Graph,
     /// Of the graph alone.
     comm: Communicator,
+    /// The run that was opened last, and where the number of runs at once is limited: those
+    /// that are open, by their number modulo that.
+    open: Mutex<(u32, Vec<bool>)>,
 }
 
 /// A run of a graph that was opened and has not begun: [`Graph::open`]. Dropped, it ends the
@@ -50,6 +57,21 @@ pub struct Graph {
 pub struct Run<'a> {
     graph: &'a Graph,
     opened: linked::Opened,
+    _place: Place<'a>,
+}
+
+/// The place of a run among those that may be open.
+struct Place<'a> {
+    graph: &'a Graph,
+    at: Option<usize>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(at) = self.at {
+            self.graph.opened().1[at] = false;
+        }
+    }
 }
 
 impl fmt::Debug for Run<'_> {
@@ -92,7 +114,12 @@ impl Graph {
         }
         let built = built.map_err(|e| Error::new(ErrorKind::Argument, e.to_string()));
         let graph = own.reported(built)?;
-        Ok(Graph { graph, comm: own })
+        let places = vec![false; graph.most_runs().unwrap_or(0) as usize];
+        Ok(Graph {
+            graph,
+            comm: own,
+            open: Mutex::new((0, places)),
+        })
     }
 
     /// Number of tasks on this rank.
@@ -128,19 +155,45 @@ impl Graph {
     /// belong together, in that order.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], if 32 runs of this graph are open.
+    /// Of kind [`ErrorKind::Argument`], if 32 runs of this graph are open, or as many as its
+    /// [`Node`]s allow.
     #[track_caller]
     pub fn open(&self) -> Result<Run<'_>> {
-        let (core, lane) = (self.comm.core(), &self.comm.0.lane);
-        let opened = linked::Opened::new(&self.graph, core, lane).ok_or_else(|| {
-            let text = format!("a run of a graph of which {MOST_RUNS} are open");
-            Error::new(ErrorKind::Argument, text)
-        });
-        let opened = self.comm.reported(opened)?;
+        let (run, at) = self.comm.reported(self.try_open())?;
         Ok(Run {
             graph: self,
-            opened,
+            opened: run,
+            _place: Place { graph: self, at },
         })
+    }
+
+    fn try_open(&self) -> Result<(linked::Opened, Option<usize>)> {
+        let refused = |most: usize| {
+            let hint = match most < MOST_RUNS {
+                true => " (hint: Node::at_once)",
+                false => "",
+            };
+            let text = format!("a run of a graph of which {most} are open{hint}");
+            Error::new(ErrorKind::Argument, text)
+        };
+        let mut opened = self.opened();
+        let (last, places) = &mut *opened;
+        let at = (!places.is_empty()).then(|| *last as usize % places.len());
+        if at.is_some_and(|at| places[at]) {
+            return Err(refused(places.len()));
+        }
+        let (core, lane) = (self.comm.core(), &self.comm.0.lane);
+        let run = linked::Opened::new(&self.graph, core, lane);
+        let run = run.ok_or_else(|| refused(MOST_RUNS))?;
+        *last = last.wrapping_add(1);
+        if let Some(at) = at {
+            places[at] = true;
+        }
+        Ok((run, at))
+    }
+
+    fn opened(&self) -> MutexGuard<'_, (u32, Vec<bool>)> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,7 +220,9 @@ impl Run<'_> {
 /// As [`Graph::run`], of each run.
 #[track_caller]
 pub fn run_together(runs: Vec<Run<'_>>, workers: usize) -> Vec<Result<Report>> {
-    let opened = runs.into_iter().map(|run| run.opened).collect();
+    // Their places are free once they have ended.
+    let split = runs.into_iter().map(|run| (run.opened, run._place));
+    let (opened, _places): (Vec<_>, Vec<_>) = split.unzip();
     let ended = linked::run(opened, workers);
     ended.into_iter().map(|e| e.map_err(failed)).collect()
 }

@@ -228,6 +228,10 @@ impl Outline {
                         if edges.from != (family as u32, port as u32) {
                             continue;
                         }
+                        if edges.here {
+                            let own = &self.families[edges.to.0 as usize].own;
+                            found.extend(own.iter().map(|to| (self.rank, which as u64, *to)));
+                        }
                         let consumers = &graph.families[edges.to.0 as usize];
                         let placed = &self.families[edges.to.0 as usize].placed;
                         (edges.consumers)(&at, &mut |to| {

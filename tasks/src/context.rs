@@ -7,7 +7,8 @@
 //!    elements of `T`; both ends of an edge have one type.
 //! 3. A slice of a message borrows the context; what takes the memory borrows it mutably.
 
-use crate::describe::{In, Out};
+use crate::describe::{Event, In, Out};
+use crate::event::Signal;
 use crate::instance::{Fired, Instance};
 use osier_datatype::Datatype;
 use std::any::TypeId;
@@ -86,6 +87,20 @@ impl<'a> Context<'a> {
     /// Number of the task in its family, in row-major order.
     pub fn number(&self) -> u64 {
         self.instance.shape.tasks[self.task as usize].number
+    }
+
+    /// Number of the run, counted from 1; the same on all ranks.
+    pub fn run(&self) -> u32 {
+        self.instance.run
+    }
+
+    /// What fires the task once more when it waits for an event: to be raised by any thread, as
+    /// often as something has happened, also as a waker of futures.
+    ///
+    /// # Panics
+    /// The event is of another family.
+    pub fn signal(&self, event: Event) -> Signal {
+        self.instance.events.signal(self.output(event.output))
     }
 
     /// Calls of `execute` before this one.

@@ -20,6 +20,7 @@
 //! 4. Callers of unsafe functions keep what these ask of them.
 
 use crate::describe::{Description, Element};
+use crate::event::{Events, WakeWorkers};
 use crate::failure::Failure;
 use crate::inbox::{Inbox, Link};
 use crate::line::Line;
@@ -209,6 +210,10 @@ pub trait Outside: Send + Sync {
     fn fail(&self, rank: u32, place: u32, cause: &Failure);
     /// There is a task that no worker may have seen: wakes those that sleep.
     fn wake(&self);
+    /// The same at a time when this may not be there any more.
+    fn waker(&self) -> WakeWorkers {
+        Box::new(|| {})
+    }
 }
 
 /// Credit of a branch that nobody reads any more.
@@ -254,6 +259,9 @@ pub struct Instance {
     pub(crate) failed: AtomicBool,
     failures: Mutex<Vec<Arc<Failure>>>,
     outside: Box<dyn Outside>,
+    pub(crate) events: Arc<Events>,
+    /// Counted from 1, the same on all ranks.
+    pub(crate) run: u32,
     /// One thread runs the tasks and delivers the messages.
     pub(crate) alone: bool,
 }
@@ -294,11 +302,11 @@ impl Fired for Elsewhere {
 }
 
 impl Instance {
-    /// A run by a number of workers, before it begins.
+    /// A run, by its number, of a number of workers, before it begins.
     pub fn new(
         graph: &Arc<Description>,
         shape: &Arc<Shape>,
-        workers: usize,
+        (run, workers): (u32, usize),
         outside: Option<Box<dyn Outside>>,
     ) -> Instance {
         let mut slots = 0u32;
@@ -387,6 +395,8 @@ impl Instance {
             failed: AtomicBool::new(false),
             failures: Mutex::default(),
             alone: workers == 1,
+            events: Events::new(outside.waker()),
+            run,
             outside,
             shape: shape.clone(),
             graph: graph.clone(),

@@ -19,6 +19,7 @@
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | [`instance`] | a run: what changes while it runs |
+//! | [`event`] | what tasks wait for besides messages |
 //! | [`writing`], `running` | messages on their way to tasks; firings |
 //! | [`worker`] | what a thread does that runs tasks |
 //! | [`graph`] | building a graph on all ranks |
@@ -32,6 +33,7 @@
 pub mod build;
 pub mod context;
 pub mod describe;
+pub mod event;
 pub mod failure;
 pub mod firable;
 pub mod graph;

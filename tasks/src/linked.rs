@@ -10,6 +10,7 @@
 //! is a worker of each of them.
 
 use crate::build::MOST_PLACES;
+use crate::event::WakeWorkers;
 use crate::failure::Failure;
 use crate::graph::{Graph, Report};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
@@ -27,10 +28,13 @@ use std::time::Instant;
 
 const _: () = assert!(NO_MORE == edges::NO_MORE && MOST_PLACES == edges::MOST_PLACES);
 
-/// Tasks that a worker runs before it polls the graph's lane, and polls before it polls all
-/// lanes.
+/// Tasks that a worker runs before it polls the graph's lane: at most, and for at most about
+/// this long, as long as tasks take what the last ones took.
 const MOST_STEPS: u32 = 16;
+const STEPS_NS: u64 = 2_000;
+/// Polls of that lane before it polls all lanes: at most, and for how long.
 const ROUNDS: u32 = 64;
+const ROUNDS_NS: u64 = 20_000;
 
 /// A run that was opened on a lane: its messages are kept from now on.
 pub struct Opened {
@@ -113,6 +117,15 @@ impl Outside for OverLane {
 
     fn wake(&self) {
         self.core.wake_waiting();
+    }
+
+    fn waker(&self) -> WakeWorkers {
+        let core = Arc::downgrade(&self.core);
+        Box::new(move || {
+            if let Some(core) = core.upgrade() {
+                core.wake_waiting();
+            }
+        })
     }
 }
 
@@ -249,6 +262,14 @@ struct Thread<'a> {
     runs: &'a [Running],
     workers: Vec<Worker>,
     crew: usize,
+    /// Tasks that it runs before it polls.
+    steps: u32,
+    /// Polls since it polled all lanes, and when it last ran tasks before that.
+    rounds: u32,
+    polled: Instant,
+    /// When it last ran tasks, and whether that was in its last turn.
+    ran: Instant,
+    was_busy: bool,
 }
 
 /// Runs what was opened on this rank, all of it at once, by a number of threads, of which this
@@ -263,6 +284,7 @@ pub fn run(opened: Vec<Opened>, threads: usize) -> Vec<Result<Report, Arc<Failur
         return Vec::new();
     };
     let threads = threads.max(1);
+    let tended = core.tend();
     // Its address names the crew as long as it is there.
     let name = Box::new(0u8);
     let crew = std::ptr::from_ref(&*name).addr();
@@ -285,6 +307,11 @@ pub fn run(opened: Vec<Opened>, threads: usize) -> Vec<Result<Report, Arc<Failur
             runs: &runs,
             workers,
             crew,
+            steps: MOST_STEPS,
+            rounds: 0,
+            polled: since,
+            ran: since,
+            was_busy: false,
         })
         .collect();
     std::thread::scope(|scope| {
@@ -301,7 +328,7 @@ pub fn run(opened: Vec<Opened>, threads: usize) -> Vec<Result<Report, Arc<Failur
             .collect()
     };
     let counts: Vec<_> = (0..runs.len()).map(counts).collect();
-    drop(crew);
+    drop((crew, tended));
     runs.into_iter()
         .zip(counts)
         .map(|(running, workers)| {
@@ -326,7 +353,7 @@ fn begin(mut opened: Opened, threads: usize, member: Membership) -> (Running, Ve
         lane: opened.lane.clone(),
         run: opened.run,
     };
-    let instance = opened.graph.instance(threads, Some(Box::new(over_lane)));
+    let instance = opened.graph.instance(opened.run.number(), threads, Some(Box::new(over_lane)));
     let instance = Arc::new(instance);
     let sink = Sink {
         instance: instance.clone(),
@@ -363,14 +390,22 @@ impl Thread<'_> {
     /// Runs tasks and handles messages once. True: there were any.
     #[inline]
     fn turn(&mut self, core: &Core) -> bool {
-        let mut any = false;
+        let mut ran = 0u32;
         for (running, worker) in self.runs.iter().zip(&mut self.workers) {
-            for _ in 0..MOST_STEPS {
+            worker.take_events(&running.instance, &running.crew);
+            for _ in 0..self.steps {
                 if worker.step(&running.instance, &running.crew) == Step::Idle {
                     break;
                 }
-                any = true;
+                ran += 1;
             }
+        }
+        self.rounds += 1;
+        let mut any = ran > 0;
+        if any {
+            self.measure(ran);
+        } else {
+            self.was_busy = false;
         }
         for (at, running) in self.runs.iter().enumerate() {
             let lane = &running.opened.lane;
@@ -387,7 +422,25 @@ impl Thread<'_> {
                 self.take_fired();
             }
         }
+        if self.rounds >= ROUNDS {
+            self.rounds = 0;
+            self.polled = self.ran;
+            any |= core.progress_tended();
+        }
         any
+    }
+
+    /// Tasks have run: how many the next turn runs, and whether all lanes are polled in this one.
+    fn measure(&mut self, ran: u32) {
+        let now = Instant::now();
+        if self.was_busy {
+            let each_ns = (now - self.ran).as_nanos() as u64 / u64::from(ran);
+            self.steps = (STEPS_NS / each_ns.max(1)).clamp(1, MOST_STEPS.into()) as u32;
+        }
+        (self.was_busy, self.ran) = (true, now);
+        if (now - self.polled).as_nanos() as u64 >= ROUNDS_NS {
+            self.rounds = ROUNDS;
+        }
     }
 
     #[inline]
@@ -410,15 +463,11 @@ impl Thread<'_> {
         let spins = core.spin_polls();
         let mut idle_ns = 0;
         loop {
-            let (mut round, mut idle) = (0u32, 0);
+            let mut idle = 0;
             while idle < spins {
                 idle = if self.turn(core) { 0 } else { idle + 1 };
-                round = round.wrapping_add(1);
-                if round.is_multiple_of(ROUNDS) {
-                    core.progress_all();
-                    if self.have_ended() {
-                        break;
-                    }
+                if self.rounds == 0 && self.have_ended() {
+                    break;
                 }
             }
             // Yields and sleeps, with all lanes in view, until there is something to do.

@@ -88,7 +88,7 @@ pub struct Counts {
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It began or ran a task.
+    /// It began or ran a task, or took note of events.
     Ran,
     /// There was none.
     Idle,
@@ -170,11 +170,22 @@ impl Worker {
             return Step::Ran;
         }
         let Some(task) = at_work.worker.next(instance, crew) else {
-            return Step::Idle;
+            // Tasks that wait for events come last: the others have something to do.
+            return match instance.events.settle(instance, &mut at_work) {
+                true => Step::Ran,
+                false => Step::Idle,
+            };
         };
         at_work.worker.counts.firings += 1;
         instance.run(task, &mut at_work);
         Step::Ran
+    }
+
+    /// Fires the tasks whose events have happened. True: there were any.
+    #[inline]
+    pub(crate) fn take_events(&mut self, instance: &Instance, crew: &Crew) -> bool {
+        let mut at_work = AtWork { worker: self, crew };
+        instance.events.settle(instance, &mut at_work)
     }
 
     /// Queues a task that this worker's thread has fired outside a step, or sends it home.

@@ -130,6 +130,20 @@ impl Instance {
         true
     }
 
+    /// Puts an empty message on an event port, unless as many as it has slots are unread. By
+    /// who holds the signals that were raised, its writer.
+    pub(crate) fn put_event(&self, output: u32, fired: &mut (impl Fired + ?Sized)) {
+        let state = &self.outputs[output as usize];
+        let Some(branch) = state.branch else {
+            return;
+        };
+        if let Some((slot, number)) = self.place_here(output, branch) {
+            // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
+            unsafe { slot.short_room(state.most_short, 0) };
+            self.publish(branch, slot, number, state.consumers.clone(), fired);
+        }
+    }
+
     /// The slot of the next message of an output port for this rank, if it is free and
     /// nothing waits before it.
     #[inline]

@@ -524,7 +524,7 @@ fn malformed_messages_are_refused() {
         .collect::<Result<Vec<_>, _>>();
     let graphs = graphs.expect("a graph");
     // Rank 0 has producer 0 and the sink, rank 1 producer 1.
-    let instance = graphs[0].instance(1, Some(Box::new(Silent)));
+    let instance = graphs[0].instance(1, 1, Some(Box::new(Silent)));
     let deliver = |rank, place, bytes: &[u8]| instance.deliver(rank, place, bytes, &mut Elsewhere);
     for (rank, place, bytes) in [(1, 1, 8), (1, u32::MAX, 8), (0, 0, 8), (7, 0, 8), (1, 0, 7)] {
         assert!(!deliver(rank, place, &[0; 20][..bytes]), "{rank} {place}");
@@ -542,7 +542,7 @@ fn malformed_messages_are_refused() {
         "nothing leads there"
     );
     assert!(!instance.fail_from(1, 9, "why", &mut Elsewhere));
-    let producer = graphs[1].instance(1, Some(Box::new(Silent)));
+    let producer = graphs[1].instance(1, 1, Some(Box::new(Silent)));
     assert!(
         !producer.credit(0, 0, 1, &mut Elsewhere),
         "all credit is there"

@@ -2,7 +2,7 @@
 
 use crate::support::{fails, on_all, on_shm, one_fails};
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError, layout};
-use osier::task::{Rule, Space, run_together};
+use osier::task::{Event, Node, Rule, Signal, Space, run_together};
 use osier::testing::Network;
 use osier::{Communicator, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -247,6 +247,145 @@ fn long_messages_that_nobody_wants_leave_nothing_behind() {
                     run.run_by(1).expect("no failure");
                 }
             }
+        }
+    });
+}
+
+/// Nodes that ranks begin in any order: two sums in a row over steps, and several runs at once.
+#[test]
+fn collectives_are_nodes_that_ranks_begin_in_any_order() {
+    on_all(3, |comm| {
+        const NODES: usize = 3;
+        let (steps, size) = (5u64, comm.size() as u64);
+        let mut graph = Description::new();
+        let cells = graph.family("cell", &[2 * comm.size(), NODES], Placement::Cyclic);
+        let (out, into): (Vec<Out<u64>>, Vec<In<u64>>) = (0..NODES)
+            .map(|node| {
+                let out = graph.output(cells, &format!("to {node}"));
+                let into = graph.input(cells, &format!("from {node}"));
+                graph.begins(out);
+                let ports = Node::new(&format!("sum {node}"), steps).at_once(2).add(
+                    &mut graph,
+                    &comm,
+                    move |comm, own: Vec<u64>| {
+                        let own = vec![own.iter().sum::<u64>(), node as u64];
+                        let request = comm.iallreduce(own, vec![0; 2], osier::Op::Sum)?;
+                        Ok(async { request.await.map(|(_, sum)| sum) })
+                    },
+                );
+                let ports = ports.expect("a communicator");
+                // Tasks of the other nodes tell it nothing, and hear nothing.
+                graph.connect_here(out, ports.input);
+                graph.connect_here(ports.output, into);
+                (out, into)
+            })
+            .unzip();
+        struct Cell {
+            at: [usize; 2],
+            left: u64,
+            size: u64,
+            out: Vec<Out<u64>>,
+            into: Vec<In<u64>>,
+        }
+        impl Cell {
+            fn tell(&self, cx: &Context<'_>) {
+                // In an order of its own.
+                for step in 0..NODES {
+                    let node = (self.at[0] + step) % NODES;
+                    let value = [self.left * (1 + self.at[1] as u64)];
+                    let mine = node == self.at[1];
+                    cx.put(self.out[node], if mine { &value } else { &[] });
+                }
+            }
+        }
+        impl Task for Cell {
+            fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+                self.tell(cx);
+                Ok(Next::Wait)
+            }
+
+            fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+                for (node, into) in self.into.iter().enumerate() {
+                    let sum = self.left * (1 + node as u64) * 2 * self.size;
+                    assert_eq!(cx.get(*into), Some(&[sum, node as u64 * self.size][..]));
+                }
+                self.left -= 1;
+                if self.left == 0 {
+                    return Ok(Next::Done);
+                }
+                self.tell(cx);
+                Ok(Next::Wait)
+            }
+        }
+        graph.tasks(cells, move |at: [usize; 2]| Cell {
+            at,
+            left: steps,
+            size,
+            out: out.clone(),
+            into: into.clone(),
+        });
+        let graph = Graph::build(&comm, graph).expect("a graph");
+        for workers in [1, 2] {
+            let runs: Vec<_> = (0..2).map(|_| graph.open().expect("a run")).collect();
+            fails(graph.open(), ErrorKind::Argument, &["2 are open", "Node::at_once"]);
+            for report in run_together(runs, workers) {
+                report.expect("no failure");
+            }
+            graph.run_by(workers).expect("no failure");
+        }
+    });
+}
+
+/// Events that a thread outside raises, often and late.
+#[test]
+fn signals_fire_tasks_that_wait_for_events() {
+    on_shm(2, |comm| {
+        let (signals, raised) = std::sync::mpsc::channel::<(Signal, Arc<AtomicU64>)>();
+        let mut graph = Description::new();
+        let waiters = graph.family("waiter", &[6], Placement::Block);
+        let event = graph.event(waiters, "tick");
+        let signals = Arc::new(Mutex::new(signals));
+        graph.tasks(waiters, move |[_]: [usize; 1]| Waiter {
+            event,
+            signals: signals.clone(),
+            ticks: Arc::default(),
+        });
+        struct Waiter {
+            event: Event,
+            signals: Arc<Mutex<std::sync::mpsc::Sender<(Signal, Arc<AtomicU64>)>>>,
+            ticks: Arc<AtomicU64>,
+        }
+        const TICKS: u64 = 1000;
+        impl Task for Waiter {
+            fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+                let signal = cx.signal(self.event);
+                let signals = self.signals.lock().expect("no panic");
+                signals.send((signal, self.ticks.clone()))?;
+                Ok(Next::Wait)
+            }
+
+            fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+                Ok(match self.ticks.load(Ordering::Acquire) {
+                    TICKS => Next::Done,
+                    _ => Next::Wait,
+                })
+            }
+        }
+        let graph = Graph::build(&comm, graph).expect("a graph");
+        for workers in [1, 2] {
+            std::thread::scope(|scope| {
+                let raised = &raised;
+                let run = graph.open().expect("a run");
+                let ended = scope.spawn(move || run.run_by(workers));
+                let mut signals: Vec<_> = (0..3).map(|_| raised.recv().expect("a signal")).collect();
+                for tick in 1..=TICKS {
+                    for (signal, ticks) in &mut signals {
+                        ticks.store(tick, Ordering::Release);
+                        signal.raise();
+                    }
+                }
+                ended.join().expect("no panic").expect("no failure");
+            });
         }
     });
 }

@@ -89,6 +89,13 @@ pub struct EdgeRun {
     id: u8,
 }
 
+impl EdgeRun {
+    /// Counted from 1, the same on all ranks.
+    pub fn number(self) -> u32 {
+        self.number
+    }
+}
+
 /// Credit of a peer whose tasks have all ended.
 pub const NO_MORE: u32 = u32::MAX;
 /// Bits of a branch's place; the id of the run lies above.

@@ -161,7 +161,7 @@ impl Job {
             .enumerate()
             .map(|(rank, graph)| {
                 let wires = wires.clone();
-                graph.instance(workers, Some(Box::new(Net { rank, wires })))
+                graph.instance(1, workers, Some(Box::new(Net { rank, wires })))
             })
             .collect();
         let crews = instances.iter().map(Crew::new).collect();
@@ -277,7 +277,7 @@ impl Job {
 
 /// Runs a graph of one rank by workers of their own threads; what each did.
 pub fn on_threads(graph: &Graph, workers: usize) -> Vec<Counts> {
-    let instance = graph.instance(workers, None);
+    let instance = graph.instance(1, workers, None);
     let (crew, mut workers) = Crew::new(&instance);
     std::thread::scope(|scope| {
         for worker in &mut workers {
