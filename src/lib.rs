@@ -267,6 +267,7 @@ pub mod task {
     pub use crate::tasks::{Graph, Node, NodePorts, Run, run_together};
     #[doc(inline)]
     pub use osier_tasks::{
+        child::{Argument, Child, LocalGraph},
         context::{Context, Received},
         describe::{Description, Edges, Event, Family, In, Out},
         event::Signal,

@@ -7,11 +7,12 @@
 //!    elements of `T`; both ends of an edge have one type.
 //! 3. A slice of a message borrows the context; what takes the memory borrows it mutably.
 
+use crate::child::{Argument, Child, LocalGraph};
 use crate::describe::{Event, In, Out};
 use crate::event::Signal;
 use crate::instance::{Fired, Instance};
 use osier_datatype::Datatype;
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -92,6 +93,23 @@ impl<'a> Context<'a> {
     /// Number of the run, counted from 1; the same on all ranks.
     pub fn run(&self) -> u32 {
         self.instance.run
+    }
+
+    /// What the run was begun with ([`Context::begin`]), if it is of this type.
+    pub fn argument<A: Any + Send + Sync>(&self) -> Option<&A> {
+        self.instance.argument.as_ref()?.downcast_ref()
+    }
+
+    /// Begins a run of a child graph on this rank, by the workers of this run, with something
+    /// that its tasks may ask for. It raises the event when its last task has ended; several may
+    /// be under way at once. The run of this task does not end before.
+    ///
+    /// # Panics
+    /// The event is of another family.
+    pub fn begin(&self, graph: &LocalGraph, argument: Argument, event: Event) -> Child {
+        let signal = self.signal(event);
+        let instance = self.instance;
+        instance.children.begin(instance, graph, argument, signal)
     }
 
     /// What fires the task once more when it waits for an event: to be raised by any thread, as

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 /// Wakes workers that sleep.
-pub type WakeWorkers = Box<dyn Fn() + Send + Sync>;
+pub type WakeWorkers = Arc<dyn Fn() + Send + Sync>;
 
 /// The signals of a run that were raised.
 pub(crate) struct Events {

@@ -19,6 +19,7 @@
 //! 3. The slot of a message is free before the message that many slots later is written.
 //! 4. Callers of unsafe functions keep what these ask of them.
 
+use crate::child::{Argument, Children};
 use crate::describe::{Description, Element};
 use crate::event::{Events, WakeWorkers};
 use crate::failure::Failure;
@@ -212,7 +213,7 @@ pub trait Outside: Send + Sync {
     fn wake(&self);
     /// The same at a time when this may not be there any more.
     fn waker(&self) -> WakeWorkers {
-        Box::new(|| {})
+        Arc::new(|| {})
     }
 }
 
@@ -260,8 +261,11 @@ pub struct Instance {
     failures: Mutex<Vec<Arc<Failure>>>,
     outside: Box<dyn Outside>,
     pub(crate) events: Arc<Events>,
-    /// Counted from 1, the same on all ranks.
+    pub(crate) children: Children,
+    /// Counted from 1, the same on all ranks; of a child that of the run which began it.
     pub(crate) run: u32,
+    /// What its tasks may ask for.
+    pub(crate) argument: Option<Argument>,
     /// One thread runs the tasks and delivers the messages.
     pub(crate) alone: bool,
 }
@@ -396,7 +400,9 @@ impl Instance {
             failures: Mutex::default(),
             alone: workers == 1,
             events: Events::new(outside.waker()),
+            children: Children::default(),
             run,
+            argument: None,
             outside,
             shape: shape.clone(),
             graph: graph.clone(),
@@ -415,6 +421,7 @@ impl Instance {
         fence(Ordering::SeqCst);
         let retired = |state: &WorkerState| state.retired.load(Ordering::SeqCst) as usize;
         self.workers.iter().map(retired).sum::<usize>() == self.tasks.len()
+            && self.children.have_ended()
     }
 
     /// Failures so far, the first one first.
@@ -465,6 +472,11 @@ impl Instance {
     #[cold]
     pub(crate) fn wake(&self) {
         self.outside.wake();
+    }
+
+    /// The same at a time when the run may have ended.
+    pub(crate) fn waker(&self) -> WakeWorkers {
+        self.outside.waker()
     }
 
     pub(crate) fn empty_inbox(&self, worker: u32, each: impl FnMut(u32)) {

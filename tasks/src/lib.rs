@@ -22,6 +22,7 @@
 //! | [`event`] | what tasks wait for besides messages |
 //! | [`writing`], `running` | messages on their way to tasks; firings |
 //! | [`worker`] | what a thread does that runs tasks |
+//! | [`child`] | graphs that tasks begin |
 //! | [`graph`] | building a graph on all ranks |
 //! | [`linked`] | runs over a lane of the engine |
 
@@ -31,6 +32,7 @@
 )]
 
 pub mod build;
+pub mod child;
 pub mod context;
 pub mod describe;
 pub mod event;

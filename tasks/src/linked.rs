@@ -121,7 +121,7 @@ impl Outside for OverLane {
 
     fn waker(&self) -> WakeWorkers {
         let core = Arc::downgrade(&self.core);
-        Box::new(move || {
+        Arc::new(move || {
             if let Some(core) = core.upgrade() {
                 core.wake_waiting();
             }
@@ -353,7 +353,9 @@ fn begin(mut opened: Opened, threads: usize, member: Membership) -> (Running, Ve
         lane: opened.lane.clone(),
         run: opened.run,
     };
-    let instance = opened.graph.instance(opened.run.number(), threads, Some(Box::new(over_lane)));
+    let instance = opened
+        .graph
+        .instance(opened.run.number(), threads, Some(Box::new(over_lane)));
     let instance = Arc::new(instance);
     let sink = Sink {
         instance: instance.clone(),

@@ -8,11 +8,13 @@
 //! # Invariants
 //! 1. A task is in one queue, inbox or hand at most; who has it owns it ([`crate::word`]).
 
+use crate::child::{ChildRun, Children};
 use crate::instance::{Fired, Instance};
 use crate::running::Runs;
 use crossbeam_deque::{Steal, Stealer, Worker as Queue};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bands of priorities: above 0, 0, below 0. Within one the oldest task runs first.
@@ -104,6 +106,12 @@ pub struct Worker {
     victims: Vec<u32>,
     /// Kept for its memory.
     taken: Vec<u32>,
+    /// Its workers of child graphs that have not ended, how many were begun when it took them,
+    /// which had the last turn, and whose turn it is: theirs or its own tasks'.
+    children: Vec<(Arc<ChildRun>, Worker)>,
+    adopted: u32,
+    next_child: usize,
+    turn: u32,
     pub counts: Counts,
 }
 
@@ -117,6 +125,10 @@ impl Crew {
                 ready: Ready::new(instance.alone),
                 to_begin: instance.at_home(index),
                 taken: Vec::new(),
+                children: Vec::new(),
+                adopted: 0,
+                next_child: 0,
+                turn: 0,
                 victims: (1..count).map(|step| (index + step) % count).collect(),
                 counts: Counts::default(),
             })
@@ -161,9 +173,25 @@ impl Runs for AtWork<'_> {
 }
 
 impl Worker {
-    /// Begins or runs one task, if there is one.
+    /// Begins or runs one task, if there is one; of child graphs by turns with its own.
     #[inline]
     pub fn step(&mut self, instance: &Instance, crew: &Crew) -> Step {
+        let children = !self.children.is_empty() || instance.children.begun() != self.adopted;
+        if children {
+            self.turn = self.turn.wrapping_add(1);
+            if self.turn.is_multiple_of(2) && self.step_child(&instance.children) == Step::Ran {
+                return Step::Ran;
+            }
+        }
+        let step = self.step_own(instance, crew);
+        match step {
+            Step::Idle if children => self.step_child(&instance.children),
+            step => step,
+        }
+    }
+
+    #[inline]
+    fn step_own(&mut self, instance: &Instance, crew: &Crew) -> Step {
         let mut at_work = AtWork { worker: self, crew };
         if let Some(task) = at_work.worker.to_begin.next() {
             instance.begin(task, &mut at_work);
@@ -179,6 +207,27 @@ impl Worker {
         at_work.worker.counts.firings += 1;
         instance.run(task, &mut at_work);
         Step::Ran
+    }
+
+    /// Does one thing for a child graph, by turns.
+    #[cold]
+    fn step_child(&mut self, children: &Children) -> Step {
+        let begun = children.begun();
+        if begun != self.adopted {
+            self.adopted = begun;
+            children.adopt(self.index, &mut self.children);
+        }
+        let mut idle = 0;
+        while idle < self.children.len() {
+            self.next_child = (self.next_child + 1) % self.children.len();
+            let (child, worker) = &mut self.children[self.next_child];
+            match child.step(worker, children) {
+                Some(Step::Ran) => return Step::Ran,
+                Some(Step::Idle) => idle += 1,
+                None => drop(self.children.swap_remove(self.next_child)),
+            }
+        }
+        Step::Idle
     }
 
     /// Fires the tasks whose events have happened. True: there were any.

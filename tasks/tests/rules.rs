@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Job, Random, build, on_threads};
+use osier_tasks::child::{Child, LocalGraph};
 use osier_tasks::context::Context;
-use osier_tasks::describe::{Description, Out};
+use osier_tasks::describe::{Description, Event, Out};
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, OneRank};
 use osier_tasks::instance::{Elsewhere, NO_MORE, Outside};
@@ -549,4 +550,79 @@ fn malformed_messages_are_refused() {
     );
     assert!(!producer.credit(0, 1, 1, &mut Elsewhere));
     assert!(producer.credit(0, 0, NO_MORE, &mut Elsewhere));
+}
+
+/// A tree of child graphs: each task begins a graph of tasks that do the same, down to the leaves.
+struct Branching {
+    depth: u32,
+    leaves: Arc<AtomicU64>,
+    ended: Event,
+    children: Vec<Child>,
+}
+
+impl Task for Branching {
+    fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        if self.depth == 0 {
+            self.leaves.fetch_add(1, Ordering::Relaxed);
+            let fails = cx.argument::<bool>() == Some(&true);
+            return match fails {
+                true => Err("a leaf".into()),
+                false => Ok(Next::Done),
+            };
+        }
+        let graph = LocalGraph::build(branching(2, self.depth - 1, &self.leaves))?;
+        for child in 0..2 {
+            let fails = self.depth == 1 && child == 1;
+            let begun = cx.begin(&graph, Arc::new(fails), self.ended);
+            self.children.push(begun);
+        }
+        Ok(Next::Wait)
+    }
+
+    fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+        if !self.children.iter().all(Child::has_ended) {
+            return Ok(Next::Wait);
+        }
+        let failed = self
+            .children
+            .iter()
+            .filter(|child| child.failure().is_some());
+        // Those with a leaf that fails do not fail themselves.
+        assert_eq!(failed.count(), usize::from(self.depth == 1));
+        Ok(Next::Done)
+    }
+}
+
+fn branching(tasks: usize, depth: u32, leaves: &Arc<AtomicU64>) -> Description {
+    let mut graph = Description::new();
+    let family = graph.family("branching", &[tasks], Placement::Block);
+    let (ended, leaves) = (graph.event(family, "ended"), leaves.clone());
+    graph.tasks(family, move |[_]: [usize; 1]| Branching {
+        depth,
+        leaves: leaves.clone(),
+        ended,
+        children: Vec::new(),
+    });
+    graph
+}
+
+#[test]
+fn child_graphs_end_and_tell_the_tasks_that_began_them() {
+    for workers in 1..=3 {
+        for seed in 0..20 {
+            let leaves = Arc::default();
+            let graphs: Vec<Graph> = build(2, || branching(3, 3, &leaves))
+                .into_iter()
+                .map(|graph| graph.expect("a graph"))
+                .collect();
+            let mut job = Job::new(&graphs, workers);
+            assert!(job.run(&mut Random(seed)), "{:?}", job.standing());
+            // Each task begins two graphs of two tasks.
+            assert_eq!(leaves.load(Ordering::Relaxed), 3 * 4 * 4 * 4);
+        }
+        let leaves = Arc::default();
+        let graph = Graph::build(branching(3, 3, &leaves), &mut OneRank).expect("a graph");
+        on_threads(&graph, workers);
+        assert_eq!(leaves.load(Ordering::Relaxed), 3 * 4 * 4 * 4);
+    }
 }
