@@ -152,6 +152,7 @@ pub struct Description {
     pub(crate) refused: Vec<(String, SpaceError)>,
     /// Most runs at once, where that is limited.
     pub(crate) most_runs: Option<u32>,
+    pub(crate) exact: bool,
 }
 
 impl Description {
@@ -293,6 +294,13 @@ impl Description {
     ) {
         let priority = move |at: &[usize]| priority(array(at));
         self.families[family.0 as usize].priority = Some(Box::new(priority));
+    }
+
+    /// Of the tasks of a rank that are ready, one of the highest priority runs, the oldest first:
+    /// by one queue for all workers. Otherwise only the signs of priorities count, and each worker
+    /// has queues of its own.
+    pub fn exact_priorities(&mut self) {
+        self.exact = true;
     }
 
     /// A number that descriptions which differ hardly share: of names, spaces, ports, types

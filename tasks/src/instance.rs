@@ -409,6 +409,11 @@ impl Instance {
         }
     }
 
+    /// Whether its tasks run in the exact order of their priorities.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.graph.exact
+    }
+
     /// Tasks whose home a worker is.
     pub(crate) fn at_home(&self, worker: u32) -> Range<u32> {
         let first = |worker: u32| self.tasks.partition_point(|task| task.home < worker) as u32;
@@ -443,16 +448,44 @@ impl Instance {
         self.tasks[task as usize].word.look()
     }
 
-    /// A task, how it stands, and the edges without messages, for reports.
+    /// A task, how it stands, the edges without messages, and the ports whose messages wait for
+    /// room, for reports.
     pub fn describe(&self, task: u32) -> String {
-        let inputs = self.shape.tasks[task as usize].inputs.clone();
-        let empty = |input: &u32| self.edges[*input as usize].word.messages() == 0;
-        let empty: Vec<String> = inputs
-            .filter(empty)
-            .map(|input| self.shape.name_of_input(input))
-            .collect();
+        let shape = &self.shape.tasks[task as usize];
+        let edge = |input: u32| &self.edges[input as usize].word;
+        let empty = shape
+            .inputs
+            .clone()
+            .filter(|input| edge(*input).messages() == 0);
+        let empty = empty.map(|input| {
+            let ended = match edge(input).is_failed() {
+                true => ", which has failed",
+                false => "",
+            };
+            format!("{}{ended}", self.shape.name_of_input(input))
+        });
+        let empty: Vec<String> = empty.collect();
+        let here = |output: &u32| !self.lines[*output as usize].is_empty();
+        let outputs = &self.shape.families[shape.family as usize].outputs;
+        let name = |output: u32| &outputs[(output - shape.outputs.start) as usize];
+        let mut waits: Vec<String> = Vec::new();
+        for output in shape.outputs.clone() {
+            if here(&output) {
+                waits.push(format!("'{}' for tasks here", name(output)));
+            }
+            for remote in self.shape.outputs[output as usize].remotes.clone() {
+                if !self.remote_lines[remote as usize].is_empty() {
+                    let rank = self.shape.remotes[remote as usize].rank;
+                    waits.push(format!("'{}' for rank {rank}", name(output)));
+                }
+            }
+        }
+        let waits = match waits.is_empty() {
+            true => String::new(),
+            false => format!(", messages wait on {}", waits.join(", ")),
+        };
         format!(
-            "{} of rank {}: {:?}, no message on {}",
+            "{} of rank {}: {:?}, no message on {}{waits}",
             self.shape.name(task),
             self.shape.rank,
             self.standing(task),

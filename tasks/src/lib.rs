@@ -21,6 +21,7 @@
 //! | [`instance`] | a run: what changes while it runs |
 //! | [`event`] | what tasks wait for besides messages |
 //! | [`writing`], `running` | messages on their way to tasks; firings |
+//! | `ready` | tasks that are ready to run |
 //! | [`worker`] | what a thread does that runs tasks |
 //! | [`child`] | graphs that tasks begin |
 //! | [`graph`] | building a graph on all ranks |
@@ -46,6 +47,7 @@ pub mod line;
 pub mod linked;
 pub mod memory;
 pub mod placement;
+mod ready;
 pub mod rule;
 mod running;
 pub mod shape;

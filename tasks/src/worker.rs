@@ -10,66 +10,15 @@
 
 use crate::child::{ChildRun, Children};
 use crate::instance::{Fired, Instance};
+use crate::ready::{BANDS, LAST, Ready, Shared};
 use crate::running::Runs;
-use crossbeam_deque::{Steal, Stealer, Worker as Queue};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bands of priorities: above 0, 0, below 0. Within one the oldest task runs first.
-const BANDS: usize = 3;
-/// Tasks of this band run when nothing else is there, of this rank.
-const LAST: usize = BANDS - 1;
-
-/// Tasks that a worker is to run, by band: where nobody steals, a queue of one thread.
-enum Ready {
-    Alone([VecDeque<u32>; BANDS]),
-    Shared([Queue<u32>; BANDS]),
-}
-
-impl Ready {
-    fn new(alone: bool) -> Self {
-        match alone {
-            true => Ready::Alone(Default::default()),
-            false => Ready::Shared(std::array::from_fn(|_| Queue::new_fifo())),
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, band: usize, task: u32) {
-        match self {
-            Ready::Alone(queues) => queues[band].push_back(task),
-            Ready::Shared(queues) => queues[band].push(task),
-        }
-    }
-
-    #[inline]
-    fn pop(&mut self, bands: Range<usize>) -> Option<u32> {
-        match self {
-            Ready::Alone(queues) => queues[bands].iter_mut().find_map(VecDeque::pop_front),
-            Ready::Shared(queues) => queues[bands].iter().find_map(Queue::pop),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Ready::Alone(queues) => queues.iter().map(VecDeque::len).sum(),
-            Ready::Shared(queues) => queues.iter().map(Queue::len).sum(),
-        }
-    }
-
-    fn stealers(&self) -> Option<[Stealer<u32>; BANDS]> {
-        match self {
-            Ready::Alone(_) => None,
-            Ready::Shared(queues) => Some(std::array::from_fn(|band| queues[band].stealer())),
-        }
-    }
-}
-
 /// What the workers of an instance share.
 pub struct Crew {
-    stealers: Vec<[Stealer<u32>; BANDS]>,
+    shared: Shared,
     /// Workers that look for work, or sleep.
     pub(crate) without_work: AtomicU32,
 }
@@ -118,11 +67,15 @@ pub struct Worker {
 impl Crew {
     /// The workers of an instance.
     pub fn new(instance: &Instance) -> (Crew, Vec<Worker>) {
-        let count = instance.workers.len() as u32;
-        let workers: Vec<Worker> = (0..count)
-            .map(|index| Worker {
+        let count = instance.workers.len();
+        let (queues, shared) = Ready::of(count, instance.is_exact());
+        let count = count as u32;
+        let workers = queues
+            .into_iter()
+            .zip(0..count)
+            .map(|(ready, index)| Worker {
                 index,
-                ready: Ready::new(instance.alone),
+                ready,
                 to_begin: instance.at_home(index),
                 taken: Vec::new(),
                 children: Vec::new(),
@@ -131,11 +84,10 @@ impl Crew {
                 turn: 0,
                 victims: (1..count).map(|step| (index + step) % count).collect(),
                 counts: Counts::default(),
-            })
-            .collect();
-        let stealers = workers.iter().filter_map(|worker| worker.ready.stealers());
+            });
+        let workers = workers.collect();
         let crew = Crew {
-            stealers: stealers.collect(),
+            shared,
             without_work: AtomicU32::new(0),
         };
         (crew, workers)
@@ -151,7 +103,8 @@ struct AtWork<'a> {
 impl Fired for AtWork<'_> {
     #[inline]
     fn fired(&mut self, instance: &Instance, task: u32) {
-        if instance.tasks[task as usize].home != self.worker.index {
+        let home = instance.tasks[task as usize].home;
+        if home != self.worker.index && !matches!(self.worker.ready, Ready::Exact(_)) {
             return instance.send_home(task);
         }
         self.worker.queue(instance, task);
@@ -224,7 +177,11 @@ impl Worker {
             match child.step(worker, children) {
                 Some(Step::Ran) => return Step::Ran,
                 Some(Step::Idle) => idle += 1,
-                None => drop(self.children.swap_remove(self.next_child)),
+                None => {
+                    // Its end has fired a task.
+                    self.children.swap_remove(self.next_child);
+                    return Step::Ran;
+                }
             }
         }
         Step::Idle
@@ -250,12 +207,7 @@ impl Worker {
         let priority = instance.tasks[task as usize]
             .priority
             .load(Ordering::Relaxed);
-        let band = match priority {
-            1.. => 0,
-            0 => 1,
-            _ => LAST,
-        };
-        self.ready.push(band, task);
+        self.ready.push(priority, task);
     }
 
     #[inline]
@@ -293,17 +245,9 @@ impl Worker {
     fn steal(&mut self, instance: &Instance, crew: &Crew, bands: Range<usize>) -> Option<u32> {
         for at in 0..self.victims.len() {
             let victim = self.victims[at];
-            for band in bands.clone() {
-                loop {
-                    match crew.stealers[victim as usize][band].steal() {
-                        Steal::Success(task) => {
-                            self.counts.stolen += 1;
-                            return Some(task);
-                        }
-                        Steal::Empty => break,
-                        Steal::Retry => {}
-                    }
-                }
+            if let Some(task) = crew.shared.steal(victim, bands.clone()) {
+                self.counts.stolen += 1;
+                return Some(task);
             }
         }
         self.take_inboxes(instance)

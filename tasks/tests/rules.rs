@@ -362,21 +362,26 @@ fn a_failure_ends_what_depends_on_it_and_nothing_else() {
 
 #[test]
 fn higher_priorities_run_first_and_negative_ones_last() {
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let mut graph = Description::new();
-    let tasks = graph.family("task", &[6], Placement::Block);
-    graph.priority(tasks, |[i]: [usize; 1]| [0, -1, 5, 0, -1, 5][i]);
-    let ordered = order.clone();
-    graph.tasks(tasks, move |[i]: [usize; 1]| {
-        let order = ordered.clone();
-        move |_: &mut Context<'_>| {
-            order.lock().expect("no panic").push(i);
-            Ok(Next::Done)
+    for (exact, expected) in [(false, [2, 5, 0, 3, 1, 4]), (true, [5, 2, 0, 3, 4, 1])] {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut graph = Description::new();
+        if exact {
+            graph.exact_priorities();
         }
-    });
-    let graph = Graph::build(graph, &mut OneRank).expect("a graph");
-    on_threads(&graph, 1);
-    assert_eq!(*order.lock().expect("no panic"), [2, 5, 0, 3, 1, 4]);
+        let tasks = graph.family("task", &[6], Placement::Block);
+        graph.priority(tasks, |[i]: [usize; 1]| [0, -2, 5, 0, -1, 7][i]);
+        let ordered = order.clone();
+        graph.tasks(tasks, move |[i]: [usize; 1]| {
+            let order = ordered.clone();
+            move |_: &mut Context<'_>| {
+                order.lock().expect("no panic").push(i);
+                Ok(Next::Done)
+            }
+        });
+        let graph = Graph::build(graph, &mut OneRank).expect("a graph");
+        on_threads(&graph, 1);
+        assert_eq!(*order.lock().expect("no panic"), expected);
+    }
 }
 
 #[test]

@@ -146,6 +146,9 @@ pub struct Job {
     instances: Vec<Instance>,
     crews: Vec<(Crew, Vec<Worker>)>,
     wires: Wires,
+    /// The rank that has failed, and who knows.
+    dead: Option<usize>,
+    told: Vec<bool>,
 }
 
 impl Job {
@@ -169,7 +172,14 @@ impl Job {
             instances,
             crews,
             wires,
+            dead: None,
+            told: vec![false; ranks],
         }
+    }
+
+    /// A rank fails: what it has sent still arrives.
+    pub fn fail(&mut self, rank: usize) {
+        self.dead = Some(rank);
     }
 
     /// One worker's step, or one message, as chance decides. False: nothing happened there.
@@ -180,13 +190,25 @@ impl Job {
             let from = random.below(ranks as u64) as usize;
             return self.deliver(from, rank);
         }
+        if self.dead == Some(rank) {
+            return false;
+        }
         let (crew, workers) = &mut self.crews[rank];
         let worker = random.below(workers.len() as u64) as usize;
         workers[worker].step(&self.instances[rank], crew) == Step::Ran
     }
 
-    fn deliver(&self, from: usize, to: usize) -> bool {
+    fn deliver(&mut self, from: usize, to: usize) -> bool {
+        if self.dead == Some(to) {
+            return false;
+        }
         let letter = self.wires[from][to].lock().expect("no panic").pop_front();
+        if letter.is_none() && self.dead == Some(from) && !self.told[to] {
+            self.told[to] = true;
+            let rank = from as u32;
+            self.instances[to].lose(rank, "has failed", false, &mut Elsewhere);
+            return true;
+        }
         let (instance, from) = (&self.instances[to], from as u32);
         let sound = match letter {
             None => return false,
@@ -228,13 +250,19 @@ impl Job {
         }
     }
 
+    /// Some events, as chance decides.
+    pub fn some(&mut self, steps: u64, random: &mut Random) {
+        for _ in 0..steps {
+            self.step(random);
+        }
+    }
+
     /// Runs until all ranks have ended. False: nothing can move any more.
     pub fn run(&mut self, random: &mut Random) -> bool {
         loop {
-            for _ in 0..64 {
-                self.step(random);
-            }
-            if self.instances.iter().all(Instance::has_ended) {
+            self.some(64, random);
+            let mut alive = self.instances.iter().enumerate();
+            if alive.all(|(rank, instance)| self.dead == Some(rank) || instance.has_ended()) {
                 return true;
             }
             if !self.sweep() {
@@ -250,6 +278,9 @@ impl Job {
         for to in 0..ranks {
             for from in 0..ranks {
                 any |= self.deliver(from, to);
+            }
+            if self.dead == Some(to) {
+                continue;
             }
             let (crew, workers) = &mut self.crews[to];
             for worker in workers {
