@@ -30,8 +30,9 @@ fn source(matrix: Matrix) -> Source {
 fn dense(analysis: &Analysis) -> (Vec<Vec<f64>>, u64) {
     let n = analysis.matrix.columns();
     let mut a = vec![vec![0.0; n]; n];
-    for j in 0..n {
-        for (i, value) in analysis.matrix.column(j) {
+    let columns = (0..n).map(|j| analysis.matrix.column(j));
+    for (j, column) in columns.enumerate() {
+        for (i, value) in column {
             a[i][j] = value;
         }
     }
