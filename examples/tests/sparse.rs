@@ -339,6 +339,22 @@ fn a_residual_that_refinement_does_not_mend_is_wrong() {
 }
 
 #[test]
+fn the_picture_is_written_by_one_rank_or_refused_by_all() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("factors.png");
+    let line = |path: &PathBuf| options(&format!("--convection 5 --picture {}", path.display()));
+    run(3, &line(&path));
+    let bytes = std::fs::read(&path).expect("it was written");
+    assert_eq!(bytes[1..4], *b"PNG");
+    let nowhere = line(&path.join("below-a-file.png"));
+    for result in ranks(3, |comm| sparse::run(&comm, &nowhere)) {
+        match result {
+            Err(Failure::Options(e)) => assert!(e.to_string().contains("--picture"), "{e}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_done_is_said_by_all_ranks() {
     let short = written("short.rua", SMALL.split_at(300).0);
     let singular = "%%MatrixMarket matrix coordinate pattern general\n2 2 2\n1 1\n2 1\n";

@@ -26,6 +26,7 @@ mod load;
 pub mod matrix;
 pub mod meter;
 mod options;
+mod picture;
 pub mod read;
 mod report;
 mod run;

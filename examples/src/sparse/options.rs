@@ -13,6 +13,7 @@ use std::path::PathBuf;
   osier run -n 4 -- sparse_lu big.rua --by overlap         with look-ahead
   osier run -n 1 -- sparse_lu big.rua --workers 2
   osier run -n 3 -- sparse_lu big.rua --quiet --checksum
+  osier run -n 2 -- sparse_lu big.rua --picture factors.png
   sparse_lu matrix.mtx                                     one rank, no launcher
 
 The right-hand side is that of a known solution; the program fails if the
@@ -69,6 +70,10 @@ pub struct Options {
     /// Most steps of iterative refinement
     #[arg(long, value_name = "R", default_value_t = 10)]
     pub refine: u32,
+
+    /// Draw where the factors have entries, in the colors of the ranks, as PNG
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
 
     /// Print a checksum of the factors on a line of its own: equal for any
     /// number of ranks and workers, and however they work together

@@ -13,6 +13,7 @@ use super::load::load;
 use super::matrix::{Matrix, largest};
 use super::meter::Meter;
 use super::options::{By, Options, Order};
+use super::picture::Target;
 use super::read::BadFile;
 use super::report::Report;
 use super::solve::solve;
@@ -73,6 +74,10 @@ pub fn run(comm: &Communicator, options: &Options) -> Result<Report, Failure> {
         }
     };
     let source = load(comm, options)??;
+    let picture = match &options.picture {
+        Some(path) => Some(Target::open(comm, path)?.map_err(Failure::Options)?),
+        None => None,
+    };
     let widths = Widths {
         most: options.width as usize,
         relaxed: !options.exact,
@@ -103,6 +108,11 @@ pub fn run(comm: &Communicator, options: &Options) -> Result<Report, Failure> {
         &factors,
     )?;
     let solving = begin.elapsed().as_secs_f64();
+
+    if let Some(picture) = picture {
+        let failed = |e| Error::new(ErrorKind::Argument, format!("--picture: {e}"));
+        picture.draw(symbolic, deal).map_err(failed)?;
+    }
 
     let mut most = [0.0; 5];
     let upper = factors.largest_of_upper(symbolic);

@@ -11,7 +11,7 @@
 //!
 //! # Sources
 //! X. Li, J. Demmel, "SuperLU_DIST: A Scalable Distributed-Memory Sparse Direct Solver for
-//! Unsymmetric Linear Systems", ACM TOMS 29(2), 2003, section 2.1 (tiny pivots).
+//! Unsymmetric Linear Systems", ACM TOMS 29(2), 2003, section 2 (tiny pivots).
 
 use super::super::analysis::Analysis;
 use super::super::analysis::symbolic::{Block, Symbolic};

@@ -4,8 +4,8 @@
 //!
 //! # Sources
 //! I. Yamazaki, X. Li, "New Scheduling Strategies and Hybrid Programming for a Parallel
-//! Right-looking Sparse LU Factorization Algorithm on Multicore Cluster Systems", IPDPS 2012,
-//! section III (look-ahead window).
+//! Right-looking Sparse LU Factorization Algorithm on Multicore Cluster Systems", IPDPS 2012
+//! (look-ahead window).
 
 use super::super::analysis::Analysis;
 use super::super::meter::Meter;

@@ -13,7 +13,7 @@
 //!
 //! # Sources
 //! I. Duff, R. Grimes, J. Lewis, "Users' Guide for the Harwell-Boeing Sparse Matrix Collection
-//! (Release I)", RAL-92-086, 1992, section 2 and appendix A.
+//! (Release I)", RAL-92-086, 1992.
 
 use super::super::matrix::Matrix;
 use super::fortran::Format;

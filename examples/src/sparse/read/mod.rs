@@ -61,10 +61,10 @@ pub fn file(path: &Path) -> Result<Source, BadFile> {
     parse(&name, &String::from_utf8_lossy(&text))
 }
 
-/// As [`file`], of the contents of a file.
+/// As [`file()`], of the contents of a file.
 ///
 /// # Errors
-/// As [`file`].
+/// As [`file()`].
 pub fn parse(name: &str, text: &str) -> Result<Source, BadFile> {
     let mut lines = Lines::new(name, text);
     let read = match text.get(..14) {
