@@ -78,17 +78,18 @@ fn write(to: impl Write, canvas: &Canvas) -> io::Result<()> {
 /// Entries of each pixel, and their colors added up.
 struct Canvas {
     side: usize,
-    columns: usize,
+    /// Rows and columns of a pixel.
+    square: usize,
     pixels: Vec<(f64, [f64; 3])>,
 }
 
 impl Canvas {
     fn of(symbolic: &Symbolic, deal: Deal) -> Self {
-        let columns = symbolic.columns();
-        let side = columns.min(SIDE);
+        let square = symbolic.columns().div_ceil(SIDE);
+        let side = symbolic.columns().div_ceil(square);
         let mut canvas = Canvas {
             side,
-            columns,
+            square,
             pixels: vec![Default::default(); side * side],
         };
         for k in 0..symbolic.supernodes() {
@@ -113,8 +114,8 @@ impl Canvas {
     }
 
     fn add(&mut self, i: usize, j: usize, color: [u8; 3]) {
-        let at = |index: usize| index * self.side / self.columns;
-        let pixel = &mut self.pixels[at(i) * self.side + at(j)];
+        let pixel = i / self.square * self.side + j / self.square;
+        let pixel = &mut self.pixels[pixel];
         pixel.0 += 1.0;
         for (sum, part) in pixel.1.iter_mut().zip(color) {
             *sum += f64::from(part);
@@ -124,7 +125,7 @@ impl Canvas {
     /// Rows of red, green and blue.
     fn pixels(&self) -> Vec<u8> {
         // Entries that a pixel has room for.
-        let room = (self.columns as f64 / self.side as f64).powi(2);
+        let room = self.square.pow(2) as f64;
         let color = |(entries, sums): &(f64, [f64; 3])| {
             let share = (entries / room).min(1.0);
             let ink = match *entries > 0.0 {
