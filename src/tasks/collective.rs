@@ -181,10 +181,16 @@ where
                 let elements = elements.collect();
                 let channel = (cx.run() as usize - 1) % self.channels.len();
                 let call = (self.begin)(&self.channels[channel], elements)?;
-                (Box::pin(call) as Call<U>, Waker::from(cx.signal(self.ended)))
+                (
+                    Box::pin(call) as Call<U>,
+                    Waker::from(cx.signal(self.ended)),
+                )
             }
         };
-        match call.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+        match call
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(&waker))
+        {
             Poll::Pending => {
                 self.call = Some((call, waker));
                 Ok(Next::When(Rule::Ports(vec![self.ended.number()])))

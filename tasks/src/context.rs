@@ -6,12 +6,15 @@
 //! 2. The element type of a port is compared with `T` before memory is read or written as
 //!    elements of `T`; both ends of an edge have one type.
 //! 3. A slice of a message borrows the context; what takes the memory borrows it mutably.
+//! 4. A view borrows its memory, and lies inside it; its packed form has as many bytes as it says.
 
 use crate::child::{Argument, Child, LocalGraph};
 use crate::describe::{Event, In, Out};
 use crate::event::Signal;
 use crate::instance::{Fired, Instance};
-use osier_datatype::Datatype;
+use crate::task::TaskError;
+use osier_datatype::{Datatype, Signature};
+use osier_engine::view::{RawView, View, ViewMut};
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -45,6 +48,17 @@ impl<T> Received<'_, T> {
     /// Number of the producer in its family, in row-major order.
     pub fn from_number(&self) -> u64 {
         self.producer().1
+    }
+
+    /// Copies the elements to where a datatype says.
+    ///
+    /// # Errors
+    /// The view is of other elements, or of another number of them.
+    pub fn copy_to(&self, mut view: ViewMut<'_>) -> Result<(), TaskError>
+    where
+        T: Datatype,
+    {
+        unpack(self.elements, &mut view)
     }
 
     /// Label of the edge.
@@ -259,6 +273,47 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// As [`Context::put`], of the elements that a datatype picks out of a buffer: a column, a
+    /// face, a triangle.
+    ///
+    /// # Errors
+    /// The view is of other elements than those of the port, or of elements with gaps.
+    ///
+    /// # Panics
+    /// As [`Context::put`].
+    pub fn put_view<T: Datatype>(&self, port: Out<T>, view: &View<'_>) -> Result<(), TaskError> {
+        let output = self.output(port);
+        let raw = view.as_raw();
+        let len = elements_of::<T>(raw, "a put")?;
+        let pack = |to: *mut u8| {
+            // SAFETY: invariant 4: there is room for all bytes of the view.
+            unsafe { raw.pack(0..raw.bytes(), to) }
+        };
+        let mut fired = self.fired.borrow_mut();
+        self.instance
+            .put_packed(output, len, &pack, &self.lines, &mut **fired);
+        Ok(())
+    }
+
+    /// As [`Context::get`], to where a datatype says: false if there is no message.
+    ///
+    /// # Errors
+    /// The view is of other elements than those of the port, or of another number of them than
+    /// the message.
+    ///
+    /// # Panics
+    /// As [`Context::get`].
+    pub fn get_into<T: Datatype>(
+        &self,
+        port: In<T>,
+        mut view: ViewMut<'_>,
+    ) -> Result<bool, TaskError> {
+        match self.get(port) {
+            Some(elements) => unpack(elements, &mut view).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
     /// As [`Context::put`], of a vector whose memory goes with the message: without a copy if
     /// all consumers are on this rank and there is room; a long one leaves for other ranks from
     /// where it lies.
@@ -282,6 +337,38 @@ impl<'a> Context<'a> {
             self.put(port, &message);
         }
     }
+}
+
+/// How many elements of `T` a view has.
+fn elements_of<T: Datatype>(view: &RawView, what: &str) -> Result<usize, TaskError> {
+    let element = T::layout();
+    let len = view.bytes().checked_div(element.size()).unwrap_or(0);
+    let whole = T::DENSE && len * element.size() == view.bytes() && view.as_device().is_none();
+    let same = |signature: Signature| signature == element.signature().repeat(len as u64);
+    match whole && view.signature().is_none_or(same) {
+        true => Ok(len),
+        false => Err(format!(
+            "{what} of a view of {} bytes that are no elements of {} without gaps",
+            view.bytes(),
+            std::any::type_name::<T>()
+        )
+        .into()),
+    }
+}
+
+fn unpack<T: Datatype>(elements: &[T], view: &mut ViewMut<'_>) -> Result<(), TaskError> {
+    let raw = view.as_raw();
+    let len = elements_of::<T>(raw, "a get")?;
+    if len != elements.len() {
+        let text = format!(
+            "a message of {} elements for a view of {len}",
+            elements.len()
+        );
+        return Err(text.into());
+    }
+    // SAFETY: invariant 4: the view is borrowed mutably, and takes as many bytes.
+    unsafe { raw.unpack(0..raw.bytes(), elements.as_ptr().cast()) };
+    Ok(())
 }
 
 #[cold]

@@ -22,6 +22,14 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// As many bytes as `fill` writes where it is told.
+    pub fn filled(bytes: usize, fill: impl FnOnce(*mut u8)) -> Memory {
+        // Zeroed: `fill` may be anything.
+        let mut packed = vec![0u8; bytes];
+        fill(packed.as_mut_ptr());
+        packed.into()
+    }
+
     /// The packed form of a message.
     ///
     /// # Safety

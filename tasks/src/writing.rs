@@ -56,6 +56,31 @@ impl Instance {
         }
     }
 
+    /// As [`Instance::put`], of elements without gaps that `pack` writes where it is told.
+    pub(crate) fn put_packed(
+        &self,
+        output: u32,
+        len: usize,
+        pack: &dyn Fn(*mut u8),
+        lines: &Cell<bool>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        let state = &self.outputs[output as usize];
+        let whole = || Arc::new(Memory::filled(len * state.bytes, pack));
+        if state.remote {
+            self.put_memory(output, &whole(), lines, fired);
+        }
+        let Some(branch) = state.branch else {
+            return;
+        };
+        let Some((slot, number)) = self.place_here(output, branch) else {
+            return self.enqueue(Destination::Here(output), whole(), lines, fired);
+        };
+        // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
+        pack(unsafe { slot.room(self.element(branch), len) });
+        self.publish(branch, slot, number, state.consumers.clone(), fired);
+    }
+
     /// Puts a message on the branch here of an output port.
     ///
     /// # Safety

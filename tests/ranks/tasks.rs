@@ -4,7 +4,7 @@ use crate::support::{fails, on_all, on_shm, one_fails};
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError, layout};
 use osier::task::{Event, Node, Rule, Signal, Space, run_together};
 use osier::testing::Network;
-use osier::{Communicator, ErrorKind};
+use osier::{Communicator, ErrorKind, Type, View, ViewMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -327,7 +327,11 @@ fn collectives_are_nodes_that_ranks_begin_in_any_order() {
         let graph = Graph::build(&comm, graph).expect("a graph");
         for workers in [1, 2] {
             let runs: Vec<_> = (0..2).map(|_| graph.open().expect("a run")).collect();
-            fails(graph.open(), ErrorKind::Argument, &["2 are open", "Node::at_once"]);
+            fails(
+                graph.open(),
+                ErrorKind::Argument,
+                &["2 are open", "Node::at_once"],
+            );
             for report in run_together(runs, workers) {
                 report.expect("no failure");
             }
@@ -377,7 +381,8 @@ fn signals_fire_tasks_that_wait_for_events() {
                 let raised = &raised;
                 let run = graph.open().expect("a run");
                 let ended = scope.spawn(move || run.run_by(workers));
-                let mut signals: Vec<_> = (0..3).map(|_| raised.recv().expect("a signal")).collect();
+                let mut signals: Vec<_> =
+                    (0..3).map(|_| raised.recv().expect("a signal")).collect();
                 for tick in 1..=TICKS {
                     for (signal, ticks) in &mut signals {
                         ticks.store(tick, Ordering::Release);
@@ -473,6 +478,66 @@ fn many_to_one_by_a_rule_that_is_asked() {
                 0
             };
             assert_eq!(sum.swap(0, Ordering::Relaxed), all);
+        }
+    });
+}
+
+/// Columns of a matrix go to rows of another, here and on other ranks, short and long.
+#[test]
+fn views_are_put_and_got() {
+    on_all(3, |comm| {
+        for side in [1usize, 3, 200] {
+            let mut graph = Description::new();
+            let from = graph.family("matrix", &[1], Placement::Block);
+            let to = graph.family("transposed", &[3], Placement::Block);
+            let (out, into) = (
+                graph.output::<f64>(from, "columns"),
+                graph.input(to, "rows"),
+            );
+            graph.slots(out, 2);
+            graph.connect(out, into, |[_]: [usize; 1]| (0..3usize).map(|to| [to]));
+            let value = |row: usize, column: usize| (row * 1000 + column) as f64;
+            graph.tasks(from, move |[_]: [usize; 1]| {
+                move |cx: &mut Context<'_>| {
+                    let cells = (0..side * side).map(|i| value(i / side, i % side));
+                    let cells: Vec<f64> = cells.collect();
+                    let column = Type::vector(side, 1, side as isize, &Type::of::<f64>())?;
+                    let column = column.commit()?;
+                    for at in 0..side {
+                        cx.put_view(out, &View::new(&cells, at, &column, 1)?)?;
+                    }
+                    // Two columns beside each other, one cell of each row after the other.
+                    let pairs = Type::vector(side, 1, side as isize, &Type::of::<f32>())?;
+                    let other = vec![0f32; side * side];
+                    let refused = cx.put_view(out, &View::new(&other, 0, &pairs.commit()?, 1)?);
+                    assert!(refused.is_err());
+                    Ok(Next::Done)
+                }
+            });
+            graph.tasks(to, move |[_]: [usize; 1]| {
+                let mut cells = vec![0.0; side * side];
+                move |cx: &mut Context<'_>| {
+                    let at = cx.firing() as usize;
+                    let row = Type::contiguous(side, &Type::of::<f64>())?.commit()?;
+                    let short = Type::contiguous(side + 1, &Type::of::<f64>())?.commit()?;
+                    let mut room = vec![0.0; side + 1];
+                    assert!(
+                        cx.get_into(into, ViewMut::new(&mut room, 0, &short, 1)?)
+                            .is_err()
+                    );
+                    let row = ViewMut::new(&mut cells, at * side, &row, 1)?;
+                    assert!(cx.get_into(into, row)?);
+                    if at + 1 < side {
+                        return Ok(Next::Wait);
+                    }
+                    for (i, cell) in cells.iter().enumerate() {
+                        assert_eq!(*cell, value(i % side, i / side));
+                    }
+                    Ok(Next::Done)
+                }
+            });
+            let graph = Graph::build(&comm, graph).expect("a graph");
+            graph.run().expect("no failure");
         }
     });
 }
