@@ -154,13 +154,18 @@ impl Membership {
 /// lane can post it.
 struct Delivering {
     member: Membership,
+    /// A task of the worker that polls was fired.
+    fired: bool,
     posts: Vec<Post>,
 }
 
 impl Fired for Delivering {
     fn fired(&mut self, instance: &Instance, task: u32) {
         match self.member.is_polled_by_worker() {
-            true => FIRED.with_borrow_mut(|fired| fired.push((self.member.at, task))),
+            true => {
+                self.fired = true;
+                FIRED.with_borrow_mut(|fired| fired.push((self.member.at, task)));
+            }
             false => instance.send_home(task),
         }
     }
@@ -203,6 +208,10 @@ impl EdgeSink for Sink {
 
     fn take_posts(&mut self) -> Vec<Post> {
         std::mem::take(&mut self.delivering.posts)
+    }
+
+    fn has_fired(&mut self) -> bool {
+        std::mem::take(&mut self.delivering.fired)
     }
 
     fn has_branch(&self, peer: u32, place: u32) -> bool {
@@ -361,6 +370,7 @@ fn begin(mut opened: Opened, threads: usize, member: Membership) -> (Running, Ve
         instance: instance.clone(),
         delivering: Delivering {
             member,
+            fired: false,
             posts: Vec::new(),
         },
     };

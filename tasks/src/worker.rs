@@ -222,6 +222,9 @@ impl Worker {
     }
 
     fn next_of_others(&mut self, instance: &Instance, crew: &Crew) -> Option<u32> {
+        if self.victims.is_empty() {
+            return self.ready.pop(LAST..BANDS);
+        }
         self.steal(instance, crew, 0..LAST)
             .or_else(|| self.ready.pop(LAST..BANDS))
             .or_else(|| self.steal(instance, crew, LAST..BANDS))

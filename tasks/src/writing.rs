@@ -5,6 +5,7 @@ use crate::instance::{DROPPED, Fired, Instance, NO_MORE, Waiting};
 use crate::memory::Memory;
 use crate::shape::Source;
 use crate::slot::Slot;
+use crate::sync::add;
 use crate::word::Meaning;
 use std::cell::Cell;
 use std::ops::Range;
@@ -305,10 +306,11 @@ impl Instance {
     /// Uses credit that is there. False: nobody reads there any more.
     #[inline]
     fn use_credit(&self, remote: u32) -> bool {
-        let before = self.credits[remote as usize].fetch_sub(1, Ordering::SeqCst);
+        let credits = &self.credits[remote as usize];
+        let before = add(credits, 1u32.wrapping_neg(), self.alone, Ordering::SeqCst);
         let wanted = before <= DROPPED / 2;
         if !wanted {
-            self.credits[remote as usize].fetch_add(1, Ordering::SeqCst);
+            add(credits, 1, self.alone, Ordering::SeqCst);
         }
         wanted
     }
@@ -411,9 +413,23 @@ impl Instance {
     /// The slot is free, and the caller its writer; the bytes are whole elements.
     unsafe fn write_packed(&self, branch: u32, number: u32, packed: &[u8]) {
         let element = self.element(branch);
+        if element.dense && packed.len() == element.bytes {
+            // SAFETY: invariant 4 of `instance`: the caller's contract: room for one element.
+            unsafe {
+                let to = self.slot(branch, number).room(element, 1);
+                std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len());
+            }
+            return;
+        }
         let len = packed.len() / element.layout.size().max(1);
         // SAFETY: invariant 4 of `instance`: the caller's contract.
         let to = unsafe { self.slot(branch, number).room(element, len) };
+        if element.dense {
+            // SAFETY: invariant 4 of `instance`: there is room for the elements, whose bytes
+            // these are.
+            unsafe { std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len()) };
+            return;
+        }
         // SAFETY: invariant 4 of `instance`: there is room for the elements, whose packed bytes
         // these are.
         unsafe {
@@ -457,7 +473,16 @@ impl Instance {
     ) {
         let state = &self.branches[branch as usize];
         let mut read = 0;
-        loop {
+        while self.alone {
+            // As below, by the one thread that is there.
+            let tail = state.tail.load(Ordering::Relaxed);
+            if tail == state.next.load(Ordering::Relaxed) || !self.slot(branch, tail).is_free() {
+                break;
+            }
+            state.tail.store(tail.wrapping_add(1), Ordering::Relaxed);
+            read += 1;
+        }
+        while !self.alone {
             let tail = state.tail.load(Ordering::SeqCst);
             let written = state.next.load(Ordering::Acquire);
             if tail == written || !self.slot(branch, tail).is_free() {
@@ -475,7 +500,7 @@ impl Instance {
         }
         // One for half of the slots: their writer has the other half meanwhile.
         let half = self.shape.branches[branch as usize].slots.div_ceil(2);
-        let owed = state.owed.fetch_add(read, Ordering::AcqRel) + read;
+        let owed = add(&state.owed, read, self.alone, Ordering::AcqRel) + read;
         if owed >= half {
             let owed = state.owed.swap(0, Ordering::AcqRel);
             if owed > 0 {

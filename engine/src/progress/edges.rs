@@ -40,6 +40,8 @@ pub trait EdgeSink: Send {
     fn may_touch(&self) -> bool;
     /// Takes what is to be sent because of what came.
     fn take_posts(&mut self) -> Vec<Post>;
+    /// Whether what came since this was asked fires tasks of a worker that polls.
+    fn has_fired(&mut self) -> bool;
     /// Whether a peer has a branch of this place.
     fn has_branch(&self, peer: u32, place: u32) -> bool;
     /// A message has come. False: it is malformed.
@@ -106,6 +108,9 @@ pub const MOST_PLACES: u32 = 1 << PLACE_BITS;
 pub const MOST_RUNS: usize = 1 << (31 - PLACE_BITS);
 /// In the aux of EDGE_RUN: its sender takes no part in the run.
 const ABANDONED: u16 = 256;
+/// Polls of a worker that end at the first message which fires a task, or without one, between
+/// two that look after everything the lane has.
+const SHORT_TURNS: u32 = 16;
 /// Most messages that are kept for a run that has not begun.
 const MOST_EARLY: usize = 1 << 20;
 /// Longest text of a failure.
@@ -175,6 +180,9 @@ pub(crate) struct Edges {
     sent: Vec<Sent>,
     /// Long messages on their way here, by the number of their run.
     arriving: BTreeMap<(u32, At), Arriving>,
+    /// Counts polls by workers; a message has fired a task of the one that polls.
+    turns: u32,
+    fired: bool,
     /// Runs that have ended with long messages on their way to their slots.
     closing: Vec<(u32, Box<dyn EdgeSink>)>,
 }
@@ -370,7 +378,10 @@ impl Lane {
         let Active { run, sink, .. } = &mut self.edges.active[at];
         let run = *run;
         let posts = match sink {
-            Some(sink) => sink.take_posts(),
+            Some(sink) => {
+                self.edges.fired |= sink.has_fired();
+                sink.take_posts()
+            }
             None => return,
         };
         for Post { peer, place, what } in posts {
@@ -401,6 +412,22 @@ impl Lane {
         if !self.edges.arriving.is_empty() {
             any |= self.settle_arriving();
         }
+        // A task that can run goes before everything else, but not for ever.
+        self.edges.turns = self.edges.turns.wrapping_add(1);
+        if self.port.busy.is_empty() && !self.edges.turns.is_multiple_of(SHORT_TURNS) {
+            for _ in 0..SHORT_TURNS {
+                let Some(message) = &self.port.links.poll() else {
+                    return any;
+                };
+                self.handle(message);
+                any = true;
+                if self.edges.fired {
+                    self.edges.fired = false;
+                    return any;
+                }
+            }
+        }
+        self.edges.fired = false;
         self.progress() || any
     }
 
