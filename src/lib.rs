@@ -269,9 +269,9 @@ pub mod task {
     pub use osier_tasks::{
         context::{Context, Received},
         describe::{Description, Edges, Family, In, Out},
-        graph::Report,
         layout,
         placement::Placement,
+        report::{PeerCounts, Report, RunSettings, Volume, hidden},
         rule::Rule,
         space::{Space, SpaceError},
         task::{Fire, Next, Task, TaskError},

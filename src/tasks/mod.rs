@@ -3,8 +3,9 @@
 use crate::comm::Communicator;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_tasks::describe::Description;
-use osier_tasks::graph::{self, Ranks, Report};
+use osier_tasks::graph::{self, Ranks};
 use osier_tasks::linked;
+use osier_tasks::report::{Report, RunSettings};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -111,13 +112,101 @@ impl Graph {
     /// As [`Graph::run`].
     #[track_caller]
     pub fn run_by(&self, workers: usize) -> Result<Report> {
+        self.run_with(&RunSettings {
+            workers,
+            ..RunSettings::default()
+        })
+    }
+
+    /// As [`Graph::run`], with settings. The report, printed, is a table:
+    ///
+    /// ```
+    /// # osier::testing::ranks(1, |comm| {
+    /// # use osier::task::{Context, Description, Graph, Next, Placement, RunSettings};
+    /// # let mut tasks = Description::new();
+    /// # let family = tasks.family("task", &[5], Placement::Block);
+    /// # tasks.tasks(family, |_: [usize; 1]| |_: &mut Context<'_>| Ok(Next::Done));
+    /// # let graph = Graph::build(&comm, tasks)?;
+    /// let report = graph.run_with(&RunSettings { workers: 2, times: true })?;
+    /// println!("{report}");
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    #[track_caller]
+    pub fn run_with(&self, settings: &RunSettings) -> Result<Report> {
         // Another thread's run of this graph goes first.
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         *runs = runs.wrapping_add(1);
         let (core, lane) = (self.comm.core(), &self.comm.0.lane);
-        let ended = linked::run(&self.graph, core, lane, *runs, workers);
+        let ended = linked::run(&self.graph, core, lane, *runs, settings);
         let ended = ended.map_err(|failure| Error::new(ErrorKind::Task, failure.to_string()));
         self.comm.reported(ended)
+    }
+}
+
+/// Pictures.
+impl Graph {
+    /// A picture of the graph, an SVG document, the same on all ranks. Collective: a rank knows
+    /// its own tasks only.
+    ///
+    /// While all ranks together have at most 64 tasks and 256 edges, it shows these, colored
+    /// by rank, with the longest path of tasks marked. Of larger graphs it shows families, with
+    /// their extents, placement, rule and ports, and how many edges lead from port to port.
+    /// Edges of ports that begin are dashed, and no part of a path.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// # use osier::task::{Context, Description, Graph, Next, Placement};
+    /// # let mut row = Description::new();
+    /// # let cells = row.family("cell", &[5], Placement::Block);
+    /// # let (right, left) = (row.output::<u64>(cells, "right"), row.input::<u64>(cells, "left"));
+    /// # row.connect(right, left, |[i]: [usize; 1]| (i < 4).then_some([i + 1]));
+    /// # row.tasks(cells, |_: [usize; 1]| |_: &mut Context<'_>| Ok(Next::Done));
+    /// let graph = Graph::build(&comm, row)?;
+    /// let picture = graph.picture()?;
+    /// # let folder = std::env::temp_dir();
+    /// if comm.rank() == 0 {
+    ///     std::fs::write(folder.join("graph.svg"), picture).expect("a file");
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::alltoallv`].
+    #[track_caller]
+    pub fn picture(&self) -> Result<String> {
+        self.drawn(None)
+    }
+
+    /// As [`Graph::picture`], with the time that each task, or family, took in a run; the path
+    /// is the one that took longest, as if each task ran once. Each rank gives its report.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], the same on all ranks, if the report of a rank has no
+    /// times ([`RunSettings::times`]), or is of another graph. As [`Graph::picture`].
+    #[track_caller]
+    pub fn picture_of(&self, report: &Report) -> Result<String> {
+        self.drawn(Some(report))
+    }
+
+    #[track_caller]
+    fn drawn(&self, report: Option<&Report>) -> Result<String> {
+        // No run of another thread uses the communicator meanwhile.
+        let _runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ranks = OverCommunicator {
+            comm: &self.comm,
+            failed: None,
+        };
+        let picture = self.graph.picture(report, &mut ranks);
+        if let Some(e) = ranks.failed {
+            return Err(e.context("drawing a graph"));
+        }
+        let picture = picture.map_err(|e| Error::new(ErrorKind::Argument, e.to_string()));
+        Ok(self.comm.reported(picture)?.svg())
     }
 }
 

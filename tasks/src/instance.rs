@@ -27,6 +27,7 @@ use crate::rule::Rule;
 use crate::shape::Shape;
 use crate::slot::{Slot, most_short};
 use crate::task::Task;
+use crate::watch::Watch;
 use crate::word::{EdgeWord, Standing, TaskWord};
 use std::any::TypeId;
 use std::cell::{Cell, UnsafeCell};
@@ -219,6 +220,8 @@ pub struct Instance {
     pub(crate) failed: AtomicBool,
     failures: Mutex<Vec<Arc<Failure>>>,
     outside: Box<dyn Outside>,
+    /// What is seen of calls, if it was asked for.
+    pub(crate) watch: Option<Box<Watch>>,
     /// One thread runs the tasks and delivers the messages.
     pub(crate) alone: bool,
 }
@@ -341,6 +344,7 @@ impl Instance {
             failed: AtomicBool::new(false),
             failures: Mutex::default(),
             alone: workers == 1,
+            watch: None,
             outside: outside.unwrap_or_else(|| Box::new(Alone)),
             shape: shape.clone(),
             graph: graph.clone(),

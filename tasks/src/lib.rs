@@ -18,9 +18,12 @@
 //! | [`build`] | from a description to a shape, over all ranks |
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
+//! | `watch` | what each call of a task took |
 //! | [`instance`] | a run: what changes while it runs |
 //! | `writing`, `running` | messages on their way to tasks; firings |
 //! | [`worker`] | what a thread does that runs tasks |
+//! | `idle`, [`report`] | idle time of a worker; what a run did |
+//! | `layered`, `svg`, [`picture`] | layout of directed graphs, drawings, pictures of graphs |
 //! | [`graph`] | building a graph on all ranks |
 //! | [`linked`] | runs over a lane of the engine |
 
@@ -35,19 +38,25 @@ pub mod describe;
 pub mod failure;
 pub mod firable;
 pub mod graph;
+mod idle;
 pub mod inbox;
 pub mod instance;
+mod layered;
 pub mod layout;
 pub mod line;
 pub mod linked;
+pub mod picture;
 pub mod placement;
+pub mod report;
 pub mod rule;
 mod running;
 pub mod shape;
 pub mod slot;
 pub mod space;
+mod svg;
 mod sync;
 pub mod task;
+mod watch;
 pub mod word;
 pub mod worker;
 mod writing;

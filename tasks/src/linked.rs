@@ -7,15 +7,18 @@
 //! done by its thread: others keep for it what comes.
 
 use crate::failure::Failure;
-use crate::graph::{Graph, Report};
+use crate::graph::Graph;
+use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
-use crate::worker::{Crew, Step, Worker};
+use crate::report::{PeerCounts, Report, RunSettings, Volume};
+use crate::watch::Watch;
+use crate::worker::{Counts, Crew, Step, Worker};
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
 use osier_engine::progress::edges::{self, EdgeSink, Post, What};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 const _: () = assert!(NO_MORE == edges::NO_MORE);
@@ -30,13 +33,84 @@ struct OverLane {
     core: Arc<Core>,
     lane: Arc<LaneCell>,
     run: u16,
+    traffic: Arc<Traffic>,
+}
+
+/// What goes between this rank and others in a run. Counted under the lane's lock.
+struct Traffic {
+    sent: Box<[Meter]>,
+    received: Box<[Meter]>,
+    /// Messages received from all ranks.
+    arrived: AtomicU64,
+}
+
+#[derive(Default)]
+struct Meter {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// Adds to a number that one thread at a time changes.
+#[inline]
+fn add(number: &AtomicU64, by: u64) {
+    number.store(number.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+}
+
+impl Meter {
+    #[inline]
+    fn add(&self, bytes: usize) {
+        add(&self.messages, 1);
+        add(&self.bytes, bytes as u64);
+    }
+
+    fn volume(&self) -> Volume {
+        Volume {
+            messages: self.messages.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Traffic {
+    fn new(ranks: usize) -> Arc<Traffic> {
+        let meters = || (0..ranks).map(|_| Meter::default()).collect();
+        Arc::new(Traffic {
+            sent: meters(),
+            received: meters(),
+            arrived: AtomicU64::new(0),
+        })
+    }
+
+    /// A message is sent. The rank is one of the graph.
+    #[inline]
+    fn send(&self, rank: u32, bytes: usize) {
+        self.sent[rank as usize].add(bytes);
+    }
+
+    /// A message has come, from a rank of the lane.
+    #[inline]
+    fn receive(&self, rank: u32, bytes: usize) {
+        self.received[rank as usize].add(bytes);
+        add(&self.arrived, 1);
+    }
+
+    fn peers(&self) -> Vec<PeerCounts> {
+        let peers = self.sent.iter().zip(&self.received);
+        let peers = peers.map(|(sent, received)| PeerCounts {
+            sent: sent.volume(),
+            received: received.volume(),
+        });
+        peers.collect()
+    }
 }
 
 impl Outside for OverLane {
     fn put(&self, rank: u32, place: u32, packed: &[u8]) {
         let run = self.run;
-        self.core
-            .with(&self.lane, |lane| lane.post_edge(run, rank, place, packed));
+        self.core.with(&self.lane, |lane| {
+            self.traffic.send(rank, packed.len());
+            lane.post_edge(run, rank, place, packed);
+        });
     }
 
     fn credit(&self, rank: u32, place: u32, messages: u32) {
@@ -71,8 +145,10 @@ fn is_polled_by_worker(instance: &Instance) -> bool {
 
 /// A thread that handles messages under the lane's lock: what it is to send waits until the
 /// lane can post it.
-#[derive(Default)]
-struct Delivering(Vec<Post>);
+struct Delivering {
+    posts: Vec<Post>,
+    traffic: Arc<Traffic>,
+}
 
 impl Fired for Delivering {
     fn fired(&mut self, instance: &Instance, task: u32) {
@@ -83,6 +159,7 @@ impl Fired for Delivering {
     }
 
     fn put(&mut self, _: &Instance, rank: u32, place: u32, packed: &[u8]) {
+        self.traffic.send(rank, packed.len());
         self.post(rank, place, What::Elements(packed.to_vec()));
     }
 
@@ -97,7 +174,7 @@ impl Fired for Delivering {
 
 impl Delivering {
     fn post(&mut self, peer: u32, place: u32, what: What) {
-        self.0.push(Post { peer, place, what });
+        self.posts.push(Post { peer, place, what });
     }
 }
 
@@ -156,7 +233,7 @@ impl Sink {
 
 impl EdgeSink for Sink {
     fn take_posts(&mut self) -> Vec<Post> {
-        std::mem::take(&mut self.delivering.0)
+        std::mem::take(&mut self.delivering.posts)
     }
 
     fn settle(&mut self) -> u64 {
@@ -169,6 +246,7 @@ impl EdgeSink for Sink {
 
     #[inline]
     fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool {
+        self.delivering.traffic.receive(peer, packed.len());
         if self.may_touch() {
             let delivering = &mut self.delivering;
             return self.instance.deliver(peer, place, packed, delivering);
@@ -209,8 +287,8 @@ impl EdgeSink for Sink {
     }
 }
 
-/// Runs a graph on this rank, by a number of workers, of which this thread is one. The other
-/// ranks of the lane do the same, each when it comes to it; `run` counts the runs of the graph, the
+/// Runs a graph on this rank, by its workers, of which this thread is one. The other ranks of
+/// the lane do the same, each when it comes to it; `run` counts the runs of the graph, the
 /// same on all ranks, from 1.
 ///
 /// # Errors
@@ -221,98 +299,195 @@ pub fn run(
     core: &Arc<Core>,
     lane: &Arc<LaneCell>,
     run: u16,
-    workers: usize,
+    settings: &RunSettings,
 ) -> Result<Report, Arc<Failure>> {
     let since = Instant::now();
+    let shape = graph.shape();
+    let traffic = Traffic::new(shape.ranks);
     let over_lane = OverLane {
         core: core.clone(),
         lane: lane.clone(),
         run,
+        traffic: traffic.clone(),
     };
-    let instance = Arc::new(graph.instance(workers, Some(Box::new(over_lane))));
+    let count = settings.workers.max(1);
+    let mut instance = graph.instance(count, Some(Box::new(over_lane)));
+    if settings.times {
+        instance.watch = Some(Box::new(Watch::new(shape.tasks.len(), count)));
+    }
+    let instance = Arc::new(instance);
     let sink = Sink {
         instance: instance.clone(),
         core: core.clone(),
-        delivering: Delivering::default(),
+        delivering: Delivering {
+            posts: Vec::new(),
+            traffic: traffic.clone(),
+        },
         left: Vec::new(),
     };
     core.with(lane, |lane| lane.begin_edges(run, Box::new(sink)));
     let (crew, mut workers) = Crew::new(&instance);
     std::thread::scope(|scope| {
+        let at = At {
+            core,
+            lane,
+            instance: &instance,
+            crew: &crew,
+            traffic: &traffic,
+        };
         if let Some((own, others)) = workers.split_last_mut() {
             for other in others {
-                scope.spawn(|| work(core, lane, &instance, &crew, other));
+                scope.spawn(move || work(at, other));
             }
-            work(core, lane, &instance, &crew, own);
+            work(at, own);
         }
     });
     // What the last tasks sent leaves before this rank turns to something else.
     core.wait_on(lane, |lane| (!lane.unfinished_sends()).then_some(()));
     let sink = core.with(lane, |lane| lane.end_edges());
     drop(sink);
-    match instance.failures().into_iter().next() {
-        Some(failure) => Err(failure),
-        None => Ok(Report {
-            tasks: graph.shape().tasks.len(),
-            took: since.elapsed(),
-            workers: workers.iter().map(|worker| worker.counts).collect(),
-        }),
+    if let Some(failure) = instance.failures().into_iter().next() {
+        return Err(failure);
+    }
+    let watch = instance.watch.as_deref().filter(|_| settings.times);
+    let workers = workers.iter().enumerate().map(|(number, worker)| Counts {
+        in_tasks_ns: watch.map(|watch| watch.of_worker_ns(number)),
+        ..worker.counts
+    });
+    Ok(Report {
+        rank: shape.rank,
+        tasks: shape.tasks.len(),
+        took: since.elapsed(),
+        workers: workers.collect(),
+        peers: traffic.peers(),
+        times_ns: watch.map(Watch::of_tasks_ns),
+    })
+}
+
+/// Where a worker works.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    core: &'a Core,
+    lane: &'a LaneCell,
+    instance: &'a Instance,
+    crew: &'a Crew,
+    traffic: &'a Traffic,
+}
+
+impl At<'_> {
+    /// Runs tasks: whether there was one.
+    #[inline]
+    fn run_some(self, worker: &mut Worker) -> bool {
+        let mut any = false;
+        for _ in 0..MOST_STEPS {
+            if worker.step(self.instance, self.crew) == Step::Idle {
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Handles messages: whether there was one. What they fired is queued.
+    #[inline]
+    fn poll(self, worker: &mut Worker) -> bool {
+        let Some(mut guard) = self.lane.try_lock() else {
+            return false;
+        };
+        let before = POLLS.replace(std::ptr::from_ref(self.instance).addr());
+        let any = guard.progress_for_graph();
+        POLLS.set(before);
+        self.core.after(&mut guard);
+        drop(guard);
+        FIRED.with_borrow_mut(|fired| {
+            fired
+                .drain(..)
+                .for_each(|task| worker.accept(self.instance, task));
+        });
+        any
+    }
+
+    /// Runs tasks, and handles messages: whether there were any.
+    #[inline]
+    fn turn(self, worker: &mut Worker) -> bool {
+        let any = self.run_some(worker);
+        self.poll(worker) || any
+    }
+
+    fn arrived(self) -> u64 {
+        self.traffic.arrived.load(Ordering::Relaxed)
     }
 }
 
 /// Runs tasks and handles messages until all tasks of the rank have ended.
 #[track_caller]
-fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: &mut Worker) {
-    let this = std::ptr::from_ref(instance).addr();
-    let mut turn = || {
-        let mut any = false;
-        for _ in 0..MOST_STEPS {
-            if worker.step(instance, crew) == Step::Idle {
+fn work(at: At<'_>, worker: &mut Worker) {
+    let began = Instant::now();
+    let spins = at.core.spin_polls();
+    let mut idle = Idle::default();
+    loop {
+        let (mut round, mut polls, mut arrived) = (0u32, 0, 0);
+        let mut timed_since = None;
+        loop {
+            if at.turn(worker) {
+                if polls > 0 {
+                    let has_message = at.arrived() > arrived;
+                    idle.add(Wait {
+                        polls,
+                        ns: 0,
+                        has_message,
+                    });
+                    polls = 0;
+                }
+            } else {
+                polls += 1;
+                match polls {
+                    1 => arrived = at.arrived(),
+                    UNTIMED_POLLS => timed_since = Some(Instant::now()),
+                    _ => {}
+                }
+            }
+            if polls >= spins {
                 break;
             }
-            any = true;
-        }
-        if let Some(mut guard) = lane.try_lock() {
-            let before = POLLS.replace(this);
-            any |= guard.progress_for_graph();
-            POLLS.set(before);
-            core.after(&mut guard);
-            drop(guard);
-            FIRED.with_borrow_mut(|fired| {
-                fired
-                    .drain(..)
-                    .for_each(|task| worker.accept(instance, task));
-            });
-        }
-        any
-    };
-    let spins = core.spin_polls();
-    let mut idle_ns = 0;
-    loop {
-        let (mut round, mut idle) = (0u32, 0);
-        while idle < spins {
-            idle = if turn() { 0 } else { idle + 1 };
             round = round.wrapping_add(1);
             if round.is_multiple_of(ROUNDS) {
-                core.progress_all();
-                if instance.has_ended() {
+                at.core.progress_all();
+                if at.instance.has_ended() {
                     break;
                 }
             }
         }
         // Yields and sleeps, with all lanes in view, until there is something to do.
         let since = Instant::now();
-        crew.without_work.fetch_add(1, Ordering::Relaxed);
-        let ended = core.drive(|| match instance.has_ended() {
+        if let Some(timed_since) = timed_since.filter(|_| polls > UNTIMED_POLLS) {
+            let took = since.duration_since(timed_since).as_nanos() as u64;
+            idle.measured(polls - UNTIMED_POLLS, took);
+        }
+        at.crew.without_work.fetch_add(1, Ordering::Relaxed);
+        // Tasks run outside of it, so that their time is not idle.
+        let ended = at.core.drive(|| match at.instance.has_ended() {
             true => Some(true),
-            false => turn().then_some(false),
+            false => (at.poll(worker) || worker.has_task(at.instance, at.crew)).then_some(false),
         });
-        crew.without_work.fetch_sub(1, Ordering::Relaxed);
-        idle_ns += since.elapsed().as_nanos() as u64;
+        at.crew.without_work.fetch_sub(1, Ordering::Relaxed);
+        idle.add(Wait {
+            polls,
+            ns: since.elapsed().as_nanos() as u64,
+            has_message: polls > 0 && at.arrived() > arrived,
+        });
         if ended {
-            worker.counts.idle_ns = idle_ns;
+            worker.counts.took_ns = began.elapsed().as_nanos() as u64;
+            if idle.lacks_measure() {
+                let since = Instant::now();
+                (0..UNTIMED_POLLS).for_each(|_| {
+                    at.turn(worker);
+                });
+                idle.measured(UNTIMED_POLLS, since.elapsed().as_nanos() as u64);
+            }
+            (worker.counts.idle_ns, worker.counts.awaiting_ns) = idle.total_ns();
             // Other workers may sleep.
-            return core.wake_waiting();
+            return at.core.wake_waiting();
         }
     }
 }
