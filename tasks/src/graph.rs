@@ -9,6 +9,7 @@ use crate::picture::{
 };
 use crate::report::Report;
 use crate::shape::{FamilyShape, Shape};
+use osier_engine::trace::family::Family;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ impl Ranks for OneRank {
 pub struct Graph {
     description: Arc<Description>,
     shape: Arc<Shape>,
+    /// For timelines.
+    names: Arc<[Family]>,
 }
 
 impl Graph {
@@ -66,7 +69,9 @@ impl Graph {
         let shape = agree(ranks, outline.assemble(&description, &letters))?;
         let fixed = settle(ranks, &shape);
         agree(ranks, fixed)?;
+        let name = |family: &FamilyShape| Family::new(&family.name, &family.extents);
         Ok(Graph {
+            names: shape.families.iter().map(name).collect(),
             description: Arc::new(description),
             shape: Arc::new(shape),
         })
@@ -75,6 +80,11 @@ impl Graph {
     /// The tasks of this rank and their edges.
     pub fn shape(&self) -> &Arc<Shape> {
         &self.shape
+    }
+
+    /// Its families, as timelines name them.
+    pub(crate) fn names(&self) -> &Arc<[Family]> {
+        &self.names
     }
 
     /// A run, before it begins.

@@ -29,14 +29,13 @@ pub(crate) struct Gaps {
 }
 
 /// Where boxes are.
-pub(crate) struct Layout {
+pub(crate) struct Columns {
     /// By box: its left and upper edge.
     pub at: Vec<(f64, f64)>,
     /// By box: width of its column.
     pub widths: Vec<f64>,
     /// By edge: bends in columns between its ends, as left edge, right edge and height.
     pub bends: Vec<Vec<(f64, f64, f64)>>,
-    pub width: f64,
     pub height: f64,
 }
 
@@ -163,7 +162,7 @@ const BEND: f64 = 8.0;
 const SWEEPS: usize = 8;
 
 /// Places boxes of these widths and heights. Their cycles are cut.
-pub(crate) fn place(sizes: &[(f64, f64)], edges: &[Edge], gaps: Gaps) -> Layout {
+pub(crate) fn place(sizes: &[(f64, f64)], edges: &[Edge], gaps: Gaps) -> Columns {
     let column_of = columns(sizes.len(), edges);
     let count = column_of.iter().max().map_or(0, |last| last + 1);
     let mut items: Vec<Item> = Vec::new();
@@ -225,7 +224,7 @@ pub(crate) fn place(sizes: &[(f64, f64)], edges: &[Edge], gaps: Gaps) -> Layout 
     };
     let top = |at: usize| centers[at] - sizes[at].1 / 2.0;
     let bottom = |number: usize| centers[number] + items[number].height / 2.0;
-    Layout {
+    Columns {
         at: (0..sizes.len())
             .map(|at| (lefts[column_of[at]], top(at)))
             .collect(),
@@ -234,7 +233,6 @@ pub(crate) fn place(sizes: &[(f64, f64)], edges: &[Edge], gaps: Gaps) -> Layout 
             .iter()
             .map(|passes| passes.iter().map(bend).collect())
             .collect(),
-        width: (left - gaps.columns).max(0.0),
         height: (0..items.len()).map(bottom).fold(0.0, f64::max),
     }
 }
@@ -432,8 +430,7 @@ mod tests {
         };
         let layout = place(&sizes, &edges, gaps);
         for (a, (x, y)) in layout.at.iter().enumerate() {
-            assert!(*x >= 0.0 && x + 50.0 <= layout.width + 1e-6);
-            assert!(*y >= -1e-6 && y + 20.0 <= layout.height + 1e-6);
+            assert!(*x >= 0.0 && *y >= -1e-6 && y + 20.0 <= layout.height + 1e-6);
             for (other_x, other_y) in &layout.at[..a] {
                 assert!(x != other_x || (y - other_y).abs() >= 30.0 - 1e-6);
             }
@@ -464,6 +461,6 @@ mod tests {
             boxes: 10.0,
         };
         let layout = place(&[], &[], gaps);
-        assert_eq!((layout.width, layout.height), (0.0, 0.0));
+        assert_eq!((layout.at.len(), layout.height), (0, 0.0));
     }
 }

@@ -18,7 +18,7 @@
 //! | [`build`] | from a description to a shape, over all ranks |
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
-//! | `watch` | what each call of a task took |
+//! | `watch` | what is seen of each call of a task: times, timelines |
 //! | [`instance`] | a run: what changes while it runs |
 //! | `writing`, `running` | messages on their way to tasks; firings |
 //! | [`worker`] | what a thread does that runs tasks |

@@ -11,7 +11,7 @@ use crate::graph::Graph;
 use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
 use crate::report::{PeerCounts, Report, RunSettings, Volume};
-use crate::watch::Watch;
+use crate::watch::{RunTimeline, Times, Watch};
 use crate::worker::{Counts, Crew, Step, Worker};
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
@@ -33,11 +33,11 @@ struct OverLane {
     core: Arc<Core>,
     lane: Arc<LaneCell>,
     run: u16,
-    traffic: Arc<Traffic>,
+    traffic: Arc<EdgeTraffic>,
 }
 
 /// What goes between this rank and others in a run. Counted under the lane's lock.
-struct Traffic {
+struct EdgeTraffic {
     sent: Box<[Meter]>,
     received: Box<[Meter]>,
     /// Messages received from all ranks.
@@ -71,10 +71,10 @@ impl Meter {
     }
 }
 
-impl Traffic {
-    fn new(ranks: usize) -> Arc<Traffic> {
+impl EdgeTraffic {
+    fn new(ranks: usize) -> Arc<EdgeTraffic> {
         let meters = || (0..ranks).map(|_| Meter::default()).collect();
-        Arc::new(Traffic {
+        Arc::new(EdgeTraffic {
             sent: meters(),
             received: meters(),
             arrived: AtomicU64::new(0),
@@ -147,7 +147,7 @@ fn is_polled_by_worker(instance: &Instance) -> bool {
 /// lane can post it.
 struct Delivering {
     posts: Vec<Post>,
-    traffic: Arc<Traffic>,
+    traffic: Arc<EdgeTraffic>,
 }
 
 impl Fired for Delivering {
@@ -303,7 +303,7 @@ pub fn run(
 ) -> Result<Report, Arc<Failure>> {
     let since = Instant::now();
     let shape = graph.shape();
-    let traffic = Traffic::new(shape.ranks);
+    let traffic = EdgeTraffic::new(shape.ranks);
     let over_lane = OverLane {
         core: core.clone(),
         lane: lane.clone(),
@@ -312,9 +312,11 @@ pub fn run(
     };
     let count = settings.workers.max(1);
     let mut instance = graph.instance(count, Some(Box::new(over_lane)));
-    if settings.times {
-        instance.watch = Some(Box::new(Watch::new(shape.tasks.len(), count)));
-    }
+    let timeline = core.with(lane, |lane| {
+        let trace = lane.recorded()?;
+        Some(RunTimeline::new(graph, trace, run))
+    });
+    instance.watch = Watch::new(shape, settings, timeline).map(Box::new);
     let instance = Arc::new(instance);
     let sink = Sink {
         instance: instance.clone(),
@@ -349,9 +351,9 @@ pub fn run(
     if let Some(failure) = instance.failures().into_iter().next() {
         return Err(failure);
     }
-    let watch = instance.watch.as_deref().filter(|_| settings.times);
+    let times = instance.watch.as_ref().and_then(|watch| watch.times());
     let workers = workers.iter().enumerate().map(|(number, worker)| Counts {
-        in_tasks_ns: watch.map(|watch| watch.of_worker_ns(number)),
+        in_tasks_ns: times.map(|times| times.of_worker_ns(number)),
         ..worker.counts
     });
     Ok(Report {
@@ -360,7 +362,7 @@ pub fn run(
         took: since.elapsed(),
         workers: workers.collect(),
         peers: traffic.peers(),
-        times_ns: watch.map(Watch::of_tasks_ns),
+        times_ns: times.map(Times::of_tasks_ns),
     })
 }
 
@@ -371,7 +373,7 @@ struct At<'a> {
     lane: &'a LaneCell,
     instance: &'a Instance,
     crew: &'a Crew,
-    traffic: &'a Traffic,
+    traffic: &'a EdgeTraffic,
 }
 
 impl At<'_> {
@@ -422,6 +424,8 @@ impl At<'_> {
 /// Runs tasks and handles messages until all tasks of the rank have ended.
 #[track_caller]
 fn work(at: At<'_>, worker: &mut Worker) {
+    let trace = at.core.trace.as_ref();
+    let _track = trace.and_then(|trace| trace.track(format!("worker {}", worker.number())));
     let began = Instant::now();
     let spins = at.core.spin_polls();
     let mut idle = Idle::default();

@@ -10,7 +10,7 @@
 //! 1. All ranks make the same picture from the same [`Picture`].
 //! 2. Every text from outside is escaped.
 
-use crate::layered::{Edge, Gaps, Layout, cut_cycles, heaviest_path, place};
+use crate::layered::{Columns, Edge, Gaps, cut_cycles, heaviest_path, place};
 use crate::report::Time;
 use crate::svg::{Canvas, LARGE, LINE, Labels, SMALL, color, short, width_of};
 
@@ -357,7 +357,7 @@ impl Unrolled {
     }
 }
 
-impl Layout {
+impl Columns {
     /// A point on the right side of a box.
     fn right(&self, of: usize, y: f64) -> (f64, f64) {
         (self.at[of].0 + self.widths[of], self.at[of].1 + y)

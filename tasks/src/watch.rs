@@ -1,10 +1,26 @@
-//! What is seen of each call of a task, if it was asked for: its time.
+//! What is seen of each call of a task, if it was asked for: its time, and spans and messages
+//! for a timeline.
+//!
+//! A message along an edge is known at both ends by the run, the two ranks, the place of its
+//! branch in the letter between them, and its number on the branch; of a branch within a rank
+//! by the branch.
 //!
 //! # Invariants
-//! 1. The numbers of a task are changed by its owner only, those of a worker by its thread.
+//! 1. The numbers of a task and its output ports are changed by its owner only, those of a
+//!    worker by its thread.
+//! 2. Messages of a branch are numbered in the order of their puts, which is the one in which
+//!    they are written or sent.
 
-use osier_engine::trace::now_ns;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::graph::Graph;
+use crate::instance::Instance;
+use crate::report::RunSettings;
+use crate::shape::{Shape, Source};
+use osier_engine::progress::traced::LaneTrace;
+use osier_engine::trace::event::{Event, Kind, Phase};
+use osier_engine::trace::family::Family;
+use osier_engine::trace::{Tracer, now_ns};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A call of a task's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +41,12 @@ pub(crate) struct Call {
 
 /// What is seen of a run.
 pub(crate) struct Watch {
-    /// By task and by worker: time in calls, in ns.
+    times: Option<Times>,
+    timeline: Option<RunTimeline>,
+}
+
+/// Time in calls, in ns, by task and by worker.
+pub(crate) struct Times {
     tasks: Box<[AtomicU64]>,
     workers: Box<[OfWorker]>,
 }
@@ -34,28 +55,79 @@ pub(crate) struct Watch {
 #[repr(align(128))]
 struct OfWorker(AtomicU64);
 
+/// A run in a timeline.
+pub(crate) struct RunTimeline {
+    tracer: Arc<Tracer>,
+    context: u64,
+    run: u16,
+    rank: u32,
+    /// The ranks of the job behind those of the graph.
+    members: Arc<[u32]>,
+    families: Arc<[Family]>,
+    /// Messages put, by output port for this rank, and by branch to another one.
+    here: Box<[AtomicU32]>,
+    remote: Box<[AtomicU32]>,
+}
+
 impl Watch {
-    pub fn new(tasks: usize, workers: usize) -> Watch {
-        Watch {
-            tasks: (0..tasks).map(|_| AtomicU64::new(0)).collect(),
-            workers: (0..workers).map(|_| OfWorker::default()).collect(),
+    /// `None`: nothing is to be seen.
+    pub fn new(
+        shape: &Shape,
+        settings: &RunSettings,
+        timeline: Option<RunTimeline>,
+    ) -> Option<Watch> {
+        let times = settings.times.then(|| Times {
+            tasks: shape.tasks.iter().map(|_| AtomicU64::new(0)).collect(),
+            workers: (0..settings.workers.max(1))
+                .map(|_| OfWorker::default())
+                .collect(),
+        });
+        (times.is_some() || timeline.is_some()).then_some(Watch { times, timeline })
+    }
+
+    /// Calls a task's code, and sees it.
+    #[cold]
+    pub fn call<R>(&self, instance: &Instance, call: Call, code: impl FnOnce() -> R) -> R {
+        let since = now_ns();
+        if let Some(timeline) = &self.timeline {
+            timeline.begin(instance, call, since);
+        }
+        let result = code();
+        let now = now_ns();
+        if let Some(timeline) = &self.timeline {
+            timeline.record(Event {
+                time_ns: now,
+                phase: Phase::End,
+                ..Event::of(kind_of(call.code))
+            });
+        }
+        if let Some(times) = &self.times {
+            times.add(call, now.saturating_sub(since));
+        }
+        result
+    }
+
+    /// A task puts a message on an output port. By its owner.
+    #[cold]
+    pub fn put(&self, instance: &Instance, output: u32, bytes: usize) {
+        if let Some(timeline) = &self.timeline {
+            timeline.put(&instance.shape, output, bytes);
         }
     }
 
-    /// Calls a task's code, and sees what it does.
-    #[cold]
-    pub fn call<R>(&self, call: Call, code: impl FnOnce() -> R) -> R {
-        let since = now_ns();
-        let result = code();
-        let took = now_ns().saturating_sub(since);
-        for sum in [
-            &self.tasks[call.task as usize],
-            &self.workers[call.worker as usize].0,
-        ] {
+    /// The times, if they were asked for.
+    pub fn times(&self) -> Option<&Times> {
+        self.times.as_ref()
+    }
+}
+
+impl Times {
+    fn add(&self, call: Call, took_ns: u64) {
+        let (task, worker) = (call.task as usize, call.worker as usize);
+        for sum in [&self.tasks[task], &self.workers[worker].0] {
             // Invariant 1.
-            sum.store(sum.load(Ordering::Relaxed) + took, Ordering::Relaxed);
+            sum.store(sum.load(Ordering::Relaxed) + took_ns, Ordering::Relaxed);
         }
-        result
     }
 
     /// Time in the calls of each task, in ns.
@@ -67,5 +139,107 @@ impl Watch {
     /// Time in the calls by a worker, in ns.
     pub fn of_worker_ns(&self, worker: usize) -> u64 {
         self.workers[worker].0.load(Ordering::Relaxed)
+    }
+}
+
+impl RunTimeline {
+    /// A run of a graph, over a lane that is recorded.
+    pub fn new(graph: &Graph, lane: &LaneTrace, run: u16) -> RunTimeline {
+        let shape = graph.shape();
+        let zeros = |count: usize| (0..count).map(|_| AtomicU32::new(0)).collect();
+        RunTimeline {
+            tracer: lane.tracer().clone(),
+            context: lane.context(),
+            run,
+            rank: shape.rank as u32,
+            members: lane.members().clone(),
+            families: graph.names().clone(),
+            here: zeros(shape.outputs.len()),
+            remote: zeros(shape.remotes.len()),
+        }
+    }
+
+    fn record(&self, event: Event) {
+        self.tracer.record(event);
+    }
+
+    fn begin(&self, instance: &Instance, call: Call, since_ns: u64) {
+        let shape = &instance.shape;
+        let task = &shape.tasks[call.task as usize];
+        let event = Event {
+            phase: Phase::Begin,
+            time_ns: since_ns,
+            context: self.context,
+            bytes: call.firing,
+            tag: u32::from(self.run),
+            number: task.number,
+            ..Event::of(kind_of(call.code))
+        };
+        self.tracer
+            .record_of(event, &self.families[task.family as usize]);
+        if call.code == Code::Init {
+            return;
+        }
+        for input in task.inputs.clone() {
+            let (first, offered) = instance.offered(input);
+            let branch = shape.inputs[input as usize].branch;
+            let (from, place) = match shape.branches[branch as usize].source {
+                Source::Here(_) => (self.rank, branch),
+                Source::Rank { rank, place } => (rank, place),
+            };
+            for message in 0..offered {
+                let number = first.wrapping_add(message);
+                self.end(Kind::TaskRead, from, (place, number), since_ns, None);
+            }
+        }
+    }
+
+    fn put(&self, shape: &Shape, output: u32, bytes: usize) {
+        let now = now_ns();
+        // Invariants 1 and 2.
+        let next = |count: &AtomicU32| {
+            let number = count.load(Ordering::Relaxed);
+            count.store(number.wrapping_add(1), Ordering::Relaxed);
+            number
+        };
+        let port = &shape.outputs[output as usize];
+        if let Some(branch) = port.here {
+            let number = next(&self.here[output as usize]);
+            self.end(Kind::TaskPut, self.rank, (branch, number), now, Some(bytes));
+        }
+        for remote in port.remotes.clone() {
+            let to = shape.remotes[remote as usize];
+            let number = next(&self.remote[remote as usize]);
+            self.end(Kind::TaskPut, to.rank, (to.place, number), now, Some(bytes));
+        }
+    }
+
+    /// Records an end of a message: place of its branch, and number there.
+    fn end(
+        &self,
+        kind: Kind,
+        peer: u32,
+        (place, number): (u32, u32),
+        at_ns: u64,
+        bytes: Option<usize>,
+    ) {
+        self.record(Event {
+            time_ns: at_ns,
+            context: self.context,
+            peer,
+            world: self.members[peer as usize],
+            tag: u32::from(self.run),
+            bytes: bytes.unwrap_or(0) as u64,
+            number: u64::from(place) << 32 | u64::from(number),
+            ..Event::of(kind)
+        });
+    }
+}
+
+fn kind_of(code: Code) -> Kind {
+    match code {
+        Code::Init => Kind::TaskInit,
+        Code::Inject => Kind::TaskInject,
+        Code::Execute => Kind::TaskExecute,
     }
 }

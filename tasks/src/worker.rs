@@ -197,6 +197,11 @@ impl Worker {
         Step::Ran
     }
 
+    /// Its number among those of the rank.
+    pub fn number(&self) -> u32 {
+        self.index
+    }
+
     /// Whether there may be a task to begin or to run. Another worker may take it first.
     pub(crate) fn has_task(&self, instance: &Instance, crew: &Crew) -> bool {
         let has_inbox = |worker: u32| !instance.workers[worker as usize].inbox.is_empty();

@@ -36,6 +36,9 @@ impl Instance {
         fired: &mut (impl Fired + ?Sized),
     ) {
         let state = &self.outputs[output as usize];
+        if let Some(watch) = &self.watch {
+            watch.put(self, output, len * state.bytes);
+        }
         if state.remote {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
             unsafe { self.put_outside(output, from, len, lines, fired) };
@@ -81,6 +84,9 @@ impl Instance {
             return false;
         };
         let element = &self.shape.elements[shape.element as usize];
+        if let Some(watch) = &self.watch {
+            watch.put(self, output, len * element.bytes);
+        }
         // SAFETY: invariants 2 and 4 of `instance`: the slot is free, this thread its writer.
         unsafe { slot.give(element, from, len, capacity) };
         let consumers = self.outputs[output as usize].consumers.clone();
