@@ -314,9 +314,10 @@ pub fn run(
     let mut instance = graph.instance(count, Some(Box::new(over_lane)));
     let timeline = core.with(lane, |lane| {
         let trace = lane.recorded()?;
-        Some(RunTimeline::new(graph, trace, run))
+        Some(RunTimeline::new(shape, graph.names(), trace, run))
     });
-    instance.watch = Watch::new(shape, settings, timeline).map(Box::new);
+    let times = settings.times.then(|| Times::new(shape.tasks.len(), count));
+    instance.watch = Watch::new(times, timeline).map(Box::new);
     let instance = Arc::new(instance);
     let sink = Sink {
         instance: instance.clone(),

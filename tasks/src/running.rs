@@ -371,7 +371,7 @@ impl Instance {
         let code = || catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
         let ended = match &self.watch {
             None => code(),
-            Some(watch) => watch.call(self, call, code),
+            Some(watch) => watch.call(&self.shape, |input| self.offered(input), call, code),
         };
         body.lines.set(body.lines.get() | cx.has_lines());
         body.task.set(Some(user));

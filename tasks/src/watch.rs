@@ -11,9 +11,6 @@
 //! 2. Messages of a branch are numbered in the order of their puts, which is the one in which
 //!    they are written or sent.
 
-use crate::graph::Graph;
-use crate::instance::Instance;
-use crate::report::RunSettings;
 use crate::shape::{Shape, Source};
 use osier_engine::progress::traced::LaneTrace;
 use osier_engine::trace::event::{Event, Kind, Phase};
@@ -71,26 +68,23 @@ pub(crate) struct RunTimeline {
 
 impl Watch {
     /// `None`: nothing is to be seen.
-    pub fn new(
-        shape: &Shape,
-        settings: &RunSettings,
-        timeline: Option<RunTimeline>,
-    ) -> Option<Watch> {
-        let times = settings.times.then(|| Times {
-            tasks: shape.tasks.iter().map(|_| AtomicU64::new(0)).collect(),
-            workers: (0..settings.workers.max(1))
-                .map(|_| OfWorker::default())
-                .collect(),
-        });
+    pub fn new(times: Option<Times>, timeline: Option<RunTimeline>) -> Option<Watch> {
         (times.is_some() || timeline.is_some()).then_some(Watch { times, timeline })
     }
 
-    /// Calls a task's code, and sees it.
+    /// Calls a task's code, and sees it. `offered` tells which messages of an edge are the
+    /// call's: number of the first, and how many.
     #[cold]
-    pub fn call<R>(&self, instance: &Instance, call: Call, code: impl FnOnce() -> R) -> R {
+    pub fn call<R>(
+        &self,
+        shape: &Shape,
+        offered: impl Fn(u32) -> (u32, u32),
+        call: Call,
+        code: impl FnOnce() -> R,
+    ) -> R {
         let since = now_ns();
         if let Some(timeline) = &self.timeline {
-            timeline.begin(instance, call, since);
+            timeline.begin(shape, offered, call, since);
         }
         let result = code();
         let now = now_ns();
@@ -109,9 +103,9 @@ impl Watch {
 
     /// A task puts a message on an output port. By its owner.
     #[cold]
-    pub fn put(&self, instance: &Instance, output: u32, bytes: usize) {
+    pub fn put(&self, shape: &Shape, output: u32, bytes: usize) {
         if let Some(timeline) = &self.timeline {
-            timeline.put(&instance.shape, output, bytes);
+            timeline.put(shape, output, bytes);
         }
     }
 
@@ -122,6 +116,13 @@ impl Watch {
 }
 
 impl Times {
+    pub fn new(tasks: usize, workers: usize) -> Times {
+        Times {
+            tasks: (0..tasks).map(|_| AtomicU64::new(0)).collect(),
+            workers: (0..workers).map(|_| OfWorker::default()).collect(),
+        }
+    }
+
     fn add(&self, call: Call, took_ns: u64) {
         let (task, worker) = (call.task as usize, call.worker as usize);
         for sum in [&self.tasks[task], &self.workers[worker].0] {
@@ -143,9 +144,8 @@ impl Times {
 }
 
 impl RunTimeline {
-    /// A run of a graph, over a lane that is recorded.
-    pub fn new(graph: &Graph, lane: &LaneTrace, run: u16) -> RunTimeline {
-        let shape = graph.shape();
+    /// A run over a lane that is recorded. The families are those of the shape.
+    pub fn new(shape: &Shape, families: &Arc<[Family]>, lane: &LaneTrace, run: u16) -> RunTimeline {
         let zeros = |count: usize| (0..count).map(|_| AtomicU32::new(0)).collect();
         RunTimeline {
             tracer: lane.tracer().clone(),
@@ -153,7 +153,7 @@ impl RunTimeline {
             run,
             rank: shape.rank as u32,
             members: lane.members().clone(),
-            families: graph.names().clone(),
+            families: families.clone(),
             here: zeros(shape.outputs.len()),
             remote: zeros(shape.remotes.len()),
         }
@@ -163,8 +163,7 @@ impl RunTimeline {
         self.tracer.record(event);
     }
 
-    fn begin(&self, instance: &Instance, call: Call, since_ns: u64) {
-        let shape = &instance.shape;
+    fn begin(&self, shape: &Shape, offered: impl Fn(u32) -> (u32, u32), call: Call, since_ns: u64) {
         let task = &shape.tasks[call.task as usize];
         let event = Event {
             phase: Phase::Begin,
@@ -181,7 +180,7 @@ impl RunTimeline {
             return;
         }
         for input in task.inputs.clone() {
-            let (first, offered) = instance.offered(input);
+            let (first, offered) = offered(input);
             let branch = shape.inputs[input as usize].branch;
             let (from, place) = match shape.branches[branch as usize].source {
                 Source::Here(_) => (self.rank, branch),

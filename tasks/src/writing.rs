@@ -37,7 +37,7 @@ impl Instance {
     ) {
         let state = &self.outputs[output as usize];
         if let Some(watch) = &self.watch {
-            watch.put(self, output, len * state.bytes);
+            watch.put(&self.shape, output, len * state.bytes);
         }
         if state.remote {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
@@ -85,7 +85,7 @@ impl Instance {
         };
         let element = &self.shape.elements[shape.element as usize];
         if let Some(watch) = &self.watch {
-            watch.put(self, output, len * element.bytes);
+            watch.put(&self.shape, output, len * element.bytes);
         }
         // SAFETY: invariants 2 and 4 of `instance`: the slot is free, this thread its writer.
         unsafe { slot.give(element, from, len, capacity) };
