@@ -9,8 +9,9 @@ use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::edges::MOST_RUNS;
 use osier_tasks::describe::Description;
 use osier_tasks::failure::Failure;
-use osier_tasks::graph::{self, Ranks, Report};
+use osier_tasks::graph::{self, Ranks};
 use osier_tasks::linked;
+use osier_tasks::report::{Report, RunSettings};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -147,7 +148,32 @@ impl Graph {
     /// As [`Graph::run`].
     #[track_caller]
     pub fn run_by(&self, workers: usize) -> Result<Report> {
-        self.open()?.run_by(workers)
+        self.run_with(&RunSettings {
+            workers,
+            ..RunSettings::default()
+        })
+    }
+
+    /// As [`Graph::run`], with settings. The report, printed, is a table:
+    ///
+    /// ```
+    /// # osier::testing::ranks(1, |comm| {
+    /// # use osier::task::{Context, Description, Graph, Next, Placement, RunSettings};
+    /// # let mut tasks = Description::new();
+    /// # let family = tasks.family("task", &[5], Placement::Block);
+    /// # tasks.tasks(family, |_: [usize; 1]| |_: &mut Context<'_>| Ok(Next::Done));
+    /// # let graph = Graph::build(&comm, tasks)?;
+    /// let report = graph.run_with(&RunSettings { workers: 2, times: true })?;
+    /// println!("{report}");
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    #[track_caller]
+    pub fn run_with(&self, settings: &RunSettings) -> Result<Report> {
+        self.open()?.run_with(settings)
     }
 
     /// Opens the next run, which begins later, on this thread or another: several may be under
@@ -204,8 +230,20 @@ impl Run<'_> {
     /// As [`Graph::run`].
     #[track_caller]
     pub fn run_by(self, workers: usize) -> Result<Report> {
+        self.run_with(&RunSettings {
+            workers,
+            ..RunSettings::default()
+        })
+    }
+
+    /// As [`Graph::run_with`], of this run.
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    #[track_caller]
+    pub fn run_with(self, settings: &RunSettings) -> Result<Report> {
         let comm = &self.graph.comm;
-        let mut ended = linked::run(vec![self.opened], workers);
+        let mut ended = linked::run(vec![self.opened], settings);
         comm.reported(ended.pop().map_or_else(
             || Err(Error::new(ErrorKind::Task, "a run that did not begin")),
             |ended| ended.map_err(failed),
@@ -213,22 +251,84 @@ impl Run<'_> {
     }
 }
 
-/// Runs these at once, of one graph or of several over ranks of one job, by this number of
-/// threads, of which the calling one is one; each thread is a worker of each run.
+/// Runs these at once, of one graph or of several over ranks of one job, by the workers of the
+/// settings, each of which is a worker of each run.
 ///
 /// # Errors
 /// As [`Graph::run`], of each run.
 #[track_caller]
-pub fn run_together(runs: Vec<Run<'_>>, workers: usize) -> Vec<Result<Report>> {
+pub fn run_together(runs: Vec<Run<'_>>, settings: &RunSettings) -> Vec<Result<Report>> {
     // Their places are free once they have ended.
     let split = runs.into_iter().map(|run| (run.opened, run._place));
     let (opened, _places): (Vec<_>, Vec<_>) = split.unzip();
-    let ended = linked::run(opened, workers);
+    let ended = linked::run(opened, settings);
     ended.into_iter().map(|e| e.map_err(failed)).collect()
 }
 
 fn failed(failure: Arc<Failure>) -> Error {
     Error::new(ErrorKind::Task, failure.to_string())
+}
+
+/// Pictures.
+impl Graph {
+    /// A picture of the graph, an SVG document, the same on all ranks. Collective: a rank knows
+    /// its own tasks only.
+    ///
+    /// While all ranks together have at most 64 tasks and 256 edges, it shows these, colored
+    /// by rank, with the longest path of tasks marked. Of larger graphs it shows families, with
+    /// their extents, placement, rule and ports, and how many edges lead from port to port.
+    /// Edges of ports that begin are dashed, and no part of a path.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// # use osier::task::{Context, Description, Graph, Next, Placement};
+    /// # let mut row = Description::new();
+    /// # let cells = row.family("cell", &[5], Placement::Block);
+    /// # let (right, left) = (row.output::<u64>(cells, "right"), row.input::<u64>(cells, "left"));
+    /// # row.connect(right, left, |[i]: [usize; 1]| (i < 4).then_some([i + 1]));
+    /// # row.tasks(cells, |_: [usize; 1]| |_: &mut Context<'_>| Ok(Next::Done));
+    /// let graph = Graph::build(&comm, row)?;
+    /// let picture = graph.picture()?;
+    /// # let folder = std::env::temp_dir();
+    /// if comm.rank() == 0 {
+    ///     std::fs::write(folder.join("graph.svg"), picture).expect("a file");
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::alltoallv`].
+    #[track_caller]
+    pub fn picture(&self) -> Result<String> {
+        self.drawn(None)
+    }
+
+    /// As [`Graph::picture`], with the time that each task, or family, took in a run; the path
+    /// is the one that took longest, as if each task ran once. Each rank gives its report.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], the same on all ranks, if the report of a rank has no
+    /// times ([`RunSettings::times`]), or is of another graph. As [`Graph::picture`].
+    #[track_caller]
+    pub fn picture_of(&self, report: &Report) -> Result<String> {
+        self.drawn(Some(report))
+    }
+
+    #[track_caller]
+    fn drawn(&self, report: Option<&Report>) -> Result<String> {
+        // No run of another thread uses the communicator meanwhile.
+        let mut ranks = OverCommunicator {
+            comm: &self.comm,
+            failed: None,
+        };
+        let picture = self.graph.picture(report, &mut ranks);
+        if let Some(e) = ranks.failed {
+            return Err(e.context("drawing a graph"));
+        }
+        let picture = picture.map_err(|e| Error::new(ErrorKind::Argument, e.to_string()));
+        Ok(self.comm.reported(picture)?.svg())
+    }
 }
 
 /// Ranks that build a graph.

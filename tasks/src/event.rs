@@ -100,6 +100,11 @@ impl Events {
         }))
     }
 
+    /// Whether there are signals to settle.
+    pub fn are_raised(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// Puts the messages of the signals that were raised. True: there were any.
     #[inline]
     pub fn settle(&self, instance: &Instance, fired: &mut (impl Fired + ?Sized)) -> bool {

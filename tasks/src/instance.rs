@@ -30,6 +30,7 @@ use crate::rule::Rule;
 use crate::shape::Shape;
 use crate::slot::{Slot, most_short};
 use crate::task::Task;
+use crate::watch::Watch;
 use crate::word::{EdgeWord, Standing, TaskWord};
 use std::any::TypeId;
 use std::cell::{Cell, UnsafeCell};
@@ -266,6 +267,8 @@ pub struct Instance {
     pub(crate) run: u32,
     /// What its tasks may ask for.
     pub(crate) argument: Option<Argument>,
+    /// What is seen of calls, if it was asked for.
+    pub(crate) watch: Option<Box<Watch>>,
     /// One thread runs the tasks and delivers the messages.
     pub(crate) alone: bool,
 }
@@ -403,6 +406,7 @@ impl Instance {
             children: Children::default(),
             run,
             argument: None,
+            watch: None,
             outside,
             shape: shape.clone(),
             graph: graph.clone(),

@@ -18,13 +18,17 @@
 //! | [`build`] | from a description to a shape, over all ranks |
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
+//! | `watch` | what is seen of each call of a task: times, timelines |
 //! | [`instance`] | a run: what changes while it runs |
 //! | [`event`] | what tasks wait for besides messages |
 //! | [`writing`], `running` | messages on their way to tasks; firings |
 //! | `ready` | tasks that are ready to run |
 //! | [`worker`] | what a thread does that runs tasks |
+//! | `idle`, [`report`] | idle time of a worker; what a run did |
 //! | [`child`] | graphs that tasks begin |
+//! | `layered`, `svg`, [`picture`] | layout of directed graphs, drawings, pictures of graphs |
 //! | [`graph`] | building a graph on all ranks |
+//! | `traffic` | what goes between ranks |
 //! | [`linked`] | runs over a lane of the engine |
 
 #![allow(
@@ -40,21 +44,28 @@ pub mod event;
 pub mod failure;
 pub mod firable;
 pub mod graph;
+mod idle;
 pub mod inbox;
 pub mod instance;
+mod layered;
 pub mod layout;
 pub mod line;
 pub mod linked;
 pub mod memory;
+pub mod picture;
 pub mod placement;
 mod ready;
+pub mod report;
 pub mod rule;
 mod running;
 pub mod shape;
 pub mod slot;
 pub mod space;
+mod svg;
 mod sync;
 pub mod task;
+mod traffic;
+mod watch;
 pub mod word;
 pub mod worker;
 pub mod writing;

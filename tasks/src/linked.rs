@@ -12,10 +12,14 @@
 use crate::build::MOST_PLACES;
 use crate::event::WakeWorkers;
 use crate::failure::Failure;
-use crate::graph::{Graph, Report};
+use crate::graph::Graph;
+use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
 use crate::memory::Memory;
-use crate::worker::{Crew, Step, Worker};
+use crate::report::{Report, RunSettings};
+use crate::traffic::EdgeTraffic;
+use crate::watch::{RunTimeline, Times, Watch};
+use crate::worker::{Counts, Crew, Step, Worker};
 use crate::writing::Room;
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
@@ -80,18 +84,22 @@ struct OverLane {
     core: Arc<Core>,
     lane: Arc<LaneCell>,
     run: EdgeRun,
+    traffic: Arc<EdgeTraffic>,
 }
 
 impl Outside for OverLane {
     fn put(&self, rank: u32, place: u32, packed: &[u8]) {
         let run = self.run;
-        self.core
-            .with(&self.lane, |lane| lane.post_edge(run, rank, place, packed));
+        self.core.with(&self.lane, |lane| {
+            self.traffic.send(rank, packed.len());
+            lane.post_edge(run, rank, place, packed);
+        });
     }
 
     fn put_memory(&self, rank: u32, place: u32, memory: &Arc<Memory>) {
         let (run, memory): (_, Arc<dyn EdgeMemory>) = (self.run, memory.clone());
         self.core.with(&self.lane, |lane| {
+            self.traffic.send(rank, memory.bytes().len());
             lane.post_edge_memory(run, rank, place, &memory);
         });
     }
@@ -157,6 +165,7 @@ struct Delivering {
     /// A task of the worker that polls was fired.
     fired: bool,
     posts: Vec<Post>,
+    traffic: Arc<EdgeTraffic>,
 }
 
 impl Fired for Delivering {
@@ -176,6 +185,7 @@ impl Fired for Delivering {
     }
 
     fn put_memory(&mut self, _: &Instance, rank: u32, place: u32, memory: &Arc<Memory>) {
+        self.traffic.send(rank, memory.bytes().len());
         self.post(rank, place, What::Elements(memory.clone()));
     }
 
@@ -220,13 +230,17 @@ impl EdgeSink for Sink {
 
     #[inline]
     fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool {
+        self.delivering.traffic.receive(peer, packed.len());
         self.instance
             .deliver(peer, place, packed, &mut self.delivering)
     }
 
     fn room(&mut self, peer: u32, place: u32, bytes: usize) -> Option<*mut u8> {
         match self.instance.begin_delivery(peer, place, bytes) {
-            Room::At(room) => Some(room),
+            Room::At(room) => {
+                self.delivering.traffic.receive(peer, bytes);
+                Some(room)
+            }
             Room::Malformed => None,
             Room::None => {
                 let why = format!("no memory for a message of {bytes} bytes from rank {peer}");
@@ -264,6 +278,7 @@ struct Running {
     opened: Opened,
     instance: Arc<Instance>,
     crew: Crew,
+    traffic: Arc<EdgeTraffic>,
 }
 
 /// A thread of a crew: a worker of each of its runs.
@@ -287,12 +302,12 @@ struct Thread<'a> {
 /// Of each run: what it did, or why a task of this rank failed, or needed one that did: the
 /// first that did here.
 #[track_caller]
-pub fn run(opened: Vec<Opened>, threads: usize) -> Vec<Result<Report, Arc<Failure>>> {
+pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Arc<Failure>>> {
     let since = Instant::now();
     let Some(core) = opened.first().map(|opened| opened.core.clone()) else {
         return Vec::new();
     };
-    let threads = threads.max(1);
+    let threads = settings.workers.max(1);
     let tended = core.tend();
     // Its address names the crew as long as it is there.
     let name = Box::new(0u8);
@@ -304,7 +319,7 @@ pub fn run(opened: Vec<Opened>, threads: usize) -> Vec<Result<Report, Arc<Failur
             crew,
             at: at as u32,
         };
-        let (running, of_run) = begin(opened, threads, member);
+        let (running, of_run) = begin(opened, settings, member);
         for (thread, worker) in workers.iter_mut().zip(of_run) {
             thread.push(worker);
         }
@@ -340,31 +355,38 @@ pub fn run(opened: Vec<Opened>, threads: usize) -> Vec<Result<Report, Arc<Failur
     drop((crew, tended));
     runs.into_iter()
         .zip(counts)
-        .map(|(running, workers)| {
-            let tasks = running.opened.graph.shape().tasks.len();
-            let instance = end(running);
-            match instance.failures().into_iter().next() {
-                Some(failure) => Err(failure),
-                None => Ok(Report {
-                    tasks,
-                    took: since.elapsed(),
-                    workers,
-                }),
-            }
-        })
+        .map(|(running, workers)| end(running, workers, since))
         .collect()
 }
 
-fn begin(mut opened: Opened, threads: usize, member: Membership) -> (Running, Vec<Worker>) {
+fn begin(mut opened: Opened, settings: &RunSettings, member: Membership) -> (Running, Vec<Worker>) {
     opened.taken = true;
+    let threads = settings.workers.max(1);
+    let shape = opened.graph.shape().clone();
+    let traffic = EdgeTraffic::new(shape.ranks);
     let over_lane = OverLane {
         core: opened.core.clone(),
         lane: opened.lane.clone(),
         run: opened.run,
+        traffic: traffic.clone(),
     };
-    let instance = opened
+    let number = opened.run.number();
+    let mut instance = opened
         .graph
-        .instance(opened.run.number(), threads, Some(Box::new(over_lane)));
+        .instance(number, threads, Some(Box::new(over_lane)));
+    let timeline = opened.core.with(&opened.lane, |lane| {
+        let trace = lane.recorded()?;
+        Some(RunTimeline::new(
+            &shape,
+            opened.graph.names(),
+            trace,
+            number,
+        ))
+    });
+    let times = settings
+        .times
+        .then(|| Times::new(shape.tasks.len(), threads));
+    instance.watch = Watch::new(times, timeline).map(Box::new);
     let instance = Arc::new(instance);
     let sink = Sink {
         instance: instance.clone(),
@@ -372,6 +394,7 @@ fn begin(mut opened: Opened, threads: usize, member: Membership) -> (Running, Ve
             member,
             fired: false,
             posts: Vec::new(),
+            traffic: traffic.clone(),
         },
     };
     let begin = |lane: &mut Lane| lane.begin_edges(opened.run, Box::new(sink));
@@ -381,13 +404,14 @@ fn begin(mut opened: Opened, threads: usize, member: Membership) -> (Running, Ve
         opened,
         instance,
         crew,
+        traffic,
     };
     (running, workers)
 }
 
 /// All tasks of a run have ended.
 #[track_caller]
-fn end(running: Running) -> Arc<Instance> {
+fn end(running: Running, workers: Vec<Counts>, since: Instant) -> Result<Report, Arc<Failure>> {
     let Opened {
         core, lane, run, ..
     } = &running.opened;
@@ -395,13 +419,30 @@ fn end(running: Running) -> Arc<Instance> {
     core.wait_on(lane, |lane| lane.edges_have_left(*run).then_some(()));
     let sink = core.with(lane, |lane| lane.end_edges(*run));
     drop(sink);
-    running.instance
+    let instance = &running.instance;
+    if let Some(failure) = instance.failures().into_iter().next() {
+        return Err(failure);
+    }
+    let times = instance.watch.as_ref().and_then(|watch| watch.times());
+    let workers = workers.into_iter().enumerate();
+    let workers = workers.map(|(number, counts)| Counts {
+        in_tasks_ns: times.map(|times| times.of_worker_ns(number)),
+        ..counts
+    });
+    Ok(Report {
+        rank: instance.shape.rank,
+        tasks: instance.shape.tasks.len(),
+        took: since.elapsed(),
+        workers: workers.collect(),
+        peers: running.traffic.peers(),
+        times_ns: times.map(Times::of_tasks_ns),
+    })
 }
 
 impl Thread<'_> {
-    /// Runs tasks and handles messages once. True: there were any.
+    /// Runs tasks: how many.
     #[inline]
-    fn turn(&mut self, core: &Core) -> bool {
+    fn run_some(&mut self) -> u32 {
         let mut ran = 0u32;
         for (running, worker) in self.runs.iter().zip(&mut self.workers) {
             worker.take_events(&running.instance, &running.crew);
@@ -412,13 +453,13 @@ impl Thread<'_> {
                 ran += 1;
             }
         }
-        self.rounds += 1;
-        let mut any = ran > 0;
-        if any {
-            self.measure(ran);
-        } else {
-            self.was_busy = false;
-        }
+        ran
+    }
+
+    /// Handles messages: whether there were any. What they fired is queued.
+    #[inline]
+    fn poll(&mut self, core: &Core) -> bool {
+        let mut any = false;
         for (at, running) in self.runs.iter().enumerate() {
             let lane = &running.opened.lane;
             let same = |before: &Running| Arc::ptr_eq(&before.opened.lane, lane);
@@ -434,6 +475,20 @@ impl Thread<'_> {
                 self.take_fired();
             }
         }
+        any
+    }
+
+    /// Runs tasks, and handles messages: whether there were any.
+    #[inline]
+    fn turn(&mut self, core: &Core) -> bool {
+        let ran = self.run_some();
+        self.rounds += 1;
+        if ran > 0 {
+            self.measure(ran);
+        } else {
+            self.was_busy = false;
+        }
+        let mut any = self.poll(core) || ran > 0;
         if self.rounds >= ROUNDS {
             self.rounds = 0;
             self.polled = self.ran;
@@ -455,6 +510,16 @@ impl Thread<'_> {
         }
     }
 
+    fn has_task(&self) -> bool {
+        let mut all = self.runs.iter().zip(&self.workers);
+        all.any(|(run, worker)| worker.has_task(&run.instance, &run.crew))
+    }
+
+    /// Messages of other ranks so far.
+    fn arrived(&self) -> u64 {
+        self.runs.iter().map(|run| run.traffic.arrived()).sum()
+    }
+
     #[inline]
     fn take_fired(&mut self) {
         FIRED.with_borrow_mut(|fired| {
@@ -472,33 +537,78 @@ impl Thread<'_> {
     /// Runs tasks and handles messages until all tasks of the rank have ended.
     #[track_caller]
     fn work(&mut self, core: &Core) {
+        let number = self.workers.first().map_or(0, Worker::number);
+        let trace = core.trace.as_ref();
+        let _track = trace.and_then(|trace| trace.track(format!("worker {number}")));
+        let began = Instant::now();
         let spins = core.spin_polls();
-        let mut idle_ns = 0;
+        let mut idle = Idle::default();
         loop {
-            let mut idle = 0;
-            while idle < spins {
-                idle = if self.turn(core) { 0 } else { idle + 1 };
+            let (mut polls, mut arrived) = (0, 0);
+            let mut timed_since = None;
+            while polls < spins {
+                if self.turn(core) {
+                    if polls > 0 {
+                        let has_message = self.arrived() > arrived;
+                        idle.add(Wait {
+                            polls,
+                            ns: 0,
+                            has_message,
+                        });
+                        polls = 0;
+                    }
+                } else {
+                    polls += 1;
+                    match polls {
+                        1 => arrived = self.arrived(),
+                        UNTIMED_POLLS => timed_since = Some(Instant::now()),
+                        _ => {}
+                    }
+                }
                 if self.rounds == 0 && self.have_ended() {
                     break;
                 }
             }
             // Yields and sleeps, with all lanes in view, until there is something to do.
             let since = Instant::now();
+            if let Some(timed_since) = timed_since.filter(|_| polls > UNTIMED_POLLS) {
+                let took = since.duration_since(timed_since).as_nanos() as u64;
+                idle.measured(polls - UNTIMED_POLLS, took);
+            }
             self.seek(1);
+            // Tasks run outside of it, so that their time is not idle.
             let ended = core.drive(|| match self.have_ended() {
                 true => Some(true),
-                false => self.turn(core).then_some(false),
+                false => (self.poll(core) || self.has_task()).then_some(false),
             });
             self.seek(1u32.wrapping_neg());
-            idle_ns += since.elapsed().as_nanos() as u64;
+            idle.add(Wait {
+                polls,
+                ns: since.elapsed().as_nanos() as u64,
+                has_message: polls > 0 && self.arrived() > arrived,
+            });
             if ended {
-                for worker in &mut self.workers {
-                    worker.counts.idle_ns = idle_ns;
-                }
-                // Other workers may sleep.
-                return core.wake_waiting();
+                return self.leave(core, began, idle);
             }
         }
+    }
+
+    /// All tasks have ended.
+    fn leave(&mut self, core: &Core, began: Instant, mut idle: Idle) {
+        let took_ns = began.elapsed().as_nanos() as u64;
+        if idle.lacks_measure() {
+            let since = Instant::now();
+            (0..UNTIMED_POLLS).for_each(|_| {
+                self.turn(core);
+            });
+            idle.measured(UNTIMED_POLLS, since.elapsed().as_nanos() as u64);
+        }
+        for worker in &mut self.workers {
+            worker.counts.took_ns = took_ns;
+            (worker.counts.idle_ns, worker.counts.awaiting_ns) = idle.total_ns();
+        }
+        // Other workers may sleep.
+        core.wake_waiting();
     }
 
     /// Tells the others that this thread looks for work, or has found some.

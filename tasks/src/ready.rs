@@ -116,6 +116,14 @@ impl Ready {
 }
 
 impl Shared {
+    /// Whether there is nothing to take of another worker.
+    pub fn is_empty(&self, victim: u32) -> bool {
+        match self {
+            Shared::Nothing => true,
+            Shared::Stolen(stealers) => stealers[victim as usize].iter().all(Stealer::is_empty),
+        }
+    }
+
     /// Takes a task of another worker.
     pub fn steal(&self, victim: u32, bands: Range<usize>) -> Option<u32> {
         let Shared::Stolen(stealers) = self else {

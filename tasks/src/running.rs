@@ -6,12 +6,16 @@ use crate::instance::{Body, Fired, Instance, NO_MORE};
 use crate::rule::{Arrived, Rule};
 use crate::shape::Source;
 use crate::task::{Fire, Next, Task, TaskError};
+use crate::watch::{Call, Code};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A worker, as a firing needs it.
 pub(crate) trait Runs: Fired {
+    /// Its number.
+    fn index(&self) -> u32;
+
     /// A task has ended.
     fn retired(&mut self, instance: &Instance);
 }
@@ -282,7 +286,7 @@ impl Instance {
                 return self.fail(task, body, cause, worker);
             }
         }
-        if let Some(next) = self.call(task, body, worker, |task, cx| task.init(cx)) {
+        if let Some(next) = self.call(task, body, worker, Code::Init, |task, cx| task.init(cx)) {
             self.settle(task, body, next, worker);
         }
     }
@@ -313,7 +317,9 @@ impl Instance {
         } else if !body.armed.get() || !body.rule().is_conjunction() {
             self.offer(task, body);
         }
-        let called = self.call(task, body, worker, |task, cx| task.execute(cx));
+        let called = self.call(task, body, worker, Code::Execute, |task, cx| {
+            task.execute(cx)
+        });
         body.firing.set(body.firing.get() + 1);
         if let Some(next) = called {
             self.consume(task, body, worker);
@@ -325,7 +331,7 @@ impl Instance {
     fn inject(&self, task: u32, body: &Body, worker: &mut impl Runs) -> Option<Fire> {
         loop {
             self.offer(task, body);
-            let fire = self.call(task, body, worker, |task, cx| task.inject(cx))?;
+            let fire = self.call(task, body, worker, Code::Inject, |task, cx| task.inject(cx))?;
             self.consume(task, body, worker);
             for input in self.shape.tasks[task as usize].inputs.clone() {
                 // SAFETY: this thread owns the task (invariant 1 of `instance`).
@@ -351,11 +357,22 @@ impl Instance {
         task: u32,
         body: &Body,
         worker: &mut impl Runs,
+        which: Code,
         code: impl FnOnce(&mut dyn Task, &mut Context<'_>) -> Result<R, TaskError>,
     ) -> Option<R> {
         let mut user = body.task.take()?;
-        let mut cx = Context::new(self, task, body.firing.get(), worker);
-        let ended = catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
+        let call = Call {
+            task,
+            code: which,
+            firing: body.firing.get(),
+            worker: worker.index(),
+        };
+        let mut cx = Context::new(self, task, call.firing, worker);
+        let code = || catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
+        let ended = match &self.watch {
+            None => code(),
+            Some(watch) => watch.call(&self.shape, |input| self.offered(input), call, code),
+        };
         body.lines.set(body.lines.get() | cx.has_lines());
         body.task.set(Some(user));
         let cause = match ended {

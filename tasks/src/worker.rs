@@ -32,8 +32,24 @@ pub struct Counts {
     pub stolen: u64,
     /// Tasks that it ended.
     pub ended: u64,
-    /// Time in which it yielded and slept for want of work, in ns.
+    /// From its first task until all tasks of the rank had ended, in ns.
+    pub took_ns: u64,
+    /// Of that, time in which it found neither a task nor a message, in ns: polls that found
+    /// nothing, counted, times what one takes, and yields and sleep, measured.
     pub idle_ns: u64,
+    /// Of `idle_ns`, waits in which a message of another rank came. How much of one the
+    /// message was on its way is not known here: it may have been sent late.
+    pub awaiting_ns: u64,
+    /// Time in calls of tasks, in ns, if it was asked for
+    /// ([`RunSettings::times`](crate::report::RunSettings::times)).
+    pub in_tasks_ns: Option<u64>,
+}
+
+impl Counts {
+    /// Time with work, in ns: tasks, and what the runtime did for them and for messages.
+    pub fn busy_ns(&self) -> u64 {
+        self.took_ns.saturating_sub(self.idle_ns)
+    }
 }
 
 /// What a step did.
@@ -116,6 +132,10 @@ impl Fired for AtWork<'_> {
 }
 
 impl Runs for AtWork<'_> {
+    fn index(&self) -> u32 {
+        self.worker.index
+    }
+
     fn retired(&mut self, instance: &Instance) {
         self.worker.counts.ended += 1;
         let state = &instance.workers[self.worker.index as usize];
@@ -192,6 +212,24 @@ impl Worker {
     pub(crate) fn take_events(&mut self, instance: &Instance, crew: &Crew) -> bool {
         let mut at_work = AtWork { worker: self, crew };
         instance.events.settle(instance, &mut at_work)
+    }
+
+    /// Its number among those of the rank.
+    pub fn number(&self) -> u32 {
+        self.index
+    }
+
+    /// Whether there may be a task to begin or to run. Another worker may take it first.
+    pub(crate) fn has_task(&self, instance: &Instance, crew: &Crew) -> bool {
+        let has_inbox = |worker: u32| !instance.workers[worker as usize].inbox.is_empty();
+        let has_queue = |victim: u32| !crew.shared.is_empty(victim);
+        !self.to_begin.is_empty()
+            || !self.children.is_empty()
+            || instance.children.begun() != self.adopted
+            || instance.events.are_raised()
+            || self.ready.len() > 0
+            || has_inbox(self.index)
+            || self.victims.iter().any(|v| has_queue(*v) || has_inbox(*v))
     }
 
     /// Queues a task that this worker's thread has fired outside a step, or sends it home.

@@ -47,6 +47,7 @@ impl Instance {
         fired: &mut (impl Fired + ?Sized),
     ) {
         let state = &self.outputs[output as usize];
+        self.has_put(output, len * state.bytes);
         if state.remote {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
             unsafe { self.put_outside(output, from, len, lines, fired) };
@@ -54,6 +55,13 @@ impl Instance {
         if state.branch.is_some() {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
             unsafe { self.put_here(output, from, len, lines, fired) };
+        }
+    }
+
+    #[inline]
+    fn has_put(&self, output: u32, bytes: usize) {
+        if let Some(watch) = &self.watch {
+            watch.put(&self.shape, output, bytes);
         }
     }
 
@@ -68,6 +76,7 @@ impl Instance {
     ) {
         let state = &self.outputs[output as usize];
         let whole = || Arc::new(Memory::filled(len * state.bytes, pack));
+        self.has_put(output, len * state.bytes);
         if state.remote {
             self.put_memory(output, &whole(), lines, fired);
         }
@@ -135,6 +144,7 @@ impl Instance {
             if !element.dense || len * state.bytes <= state.most_copied {
                 return false;
             }
+            self.has_put(output, len * state.bytes);
             if state.branch.is_some() {
                 // SAFETY: invariant 4 of `instance`: the caller's contract.
                 unsafe { self.put_here(output, from, len, lines, fired) };
@@ -150,6 +160,7 @@ impl Instance {
         let Some((slot, number)) = self.place_here(output, branch) else {
             return false;
         };
+        self.has_put(output, len * state.bytes);
         // SAFETY: invariants 2 and 4 of `instance`: the slot is free, this thread its writer.
         unsafe { slot.give(element, from, len, capacity) };
         self.publish(branch, slot, number, state.consumers.clone(), fired);
@@ -166,6 +177,7 @@ impl Instance {
         if let Some((slot, number)) = self.place_here(output, branch) {
             // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
             unsafe { slot.short_room(state.most_short, 0) };
+            self.has_put(output, 0);
             self.publish(branch, slot, number, state.consumers.clone(), fired);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::support::{fails, on_all, on_shm, one_fails};
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError, layout};
-use osier::task::{Event, Node, Rule, Signal, Space, run_together};
+use osier::task::{Event, Node, Rule, RunSettings, Signal, Space, Volume, run_together};
 use osier::testing::Network;
 use osier::{Communicator, ErrorKind, Type, View, ViewMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,6 +136,13 @@ fn long_messages_and_runs_in_a_row() {
     });
 }
 
+fn by(workers: usize) -> RunSettings {
+    RunSettings {
+        workers,
+        ..RunSettings::default()
+    }
+}
+
 /// Several runs at once: each rank takes its share of them in an order of its own, one by one,
 /// together, or on threads.
 #[test]
@@ -157,7 +164,7 @@ fn runs_of_a_graph_at_once_do_not_meet() {
                     for run in runs {
                         scope.spawn(move || run.run_by(1 + round % 2).expect("no failure"));
                     }
-                    for report in run_together(together, 1 + round % 2) {
+                    for report in run_together(together, &by(1 + round % 2)) {
                         assert_eq!(report.expect("no failure").tasks, 4);
                     }
                 });
@@ -332,7 +339,7 @@ fn collectives_are_nodes_that_ranks_begin_in_any_order() {
                 ErrorKind::Argument,
                 &["2 are open", "Node::at_once"],
             );
-            for report in run_together(runs, workers) {
+            for report in run_together(runs, &by(workers)) {
                 report.expect("no failure");
             }
             graph.run_by(workers).expect("no failure");
@@ -617,4 +624,127 @@ fn what_is_no_graph_is_refused_on_all_ranks_alike() {
         ];
         fails(built, ErrorKind::Argument, &parts);
     });
+}
+
+#[test]
+fn reports_count_what_workers_did_and_what_went_between_ranks() {
+    on_all(3, |comm| {
+        let (elements, steps) = (300, 9);
+        let results = results();
+        let description = ring(elements, steps, Placement::Block, &results);
+        let graph = Graph::build(&comm, description).expect("a graph");
+        for workers in [1, 2] {
+            for times in [false, true] {
+                let settings = RunSettings { workers, times };
+                let report = graph.run_with(&settings).expect("no failure");
+                check(&results, steps, 4);
+                assert_eq!((report.rank, report.workers.len()), (comm.rank(), workers));
+                let sum = |of: fn(&osier::task::Counts) -> u64| -> u64 {
+                    report.workers.iter().map(of).sum()
+                };
+                assert_eq!((sum(|w| w.firings), sum(|w| w.ended)), (4 * steps, 4));
+                // A message to each neighbor: of `init`, and of each firing but the last.
+                let each = Volume {
+                    messages: steps,
+                    bytes: steps * elements as u64 * 8,
+                };
+                for (rank, peer) in report.peers.iter().enumerate() {
+                    let other = rank != comm.rank();
+                    let expected = if other { each } else { Volume::default() };
+                    assert_eq!((peer.sent, peer.received), (expected, expected));
+                }
+                assert_eq!(report.sent().messages, 2 * steps);
+                for worker in &report.workers {
+                    assert!(worker.awaiting_ns <= worker.idle_ns);
+                    assert_eq!(worker.in_tasks_ns.is_some(), times);
+                }
+                let in_tasks = sum(|w| w.in_tasks_ns.unwrap_or(0));
+                match &report.times_ns {
+                    None => assert!(!times),
+                    Some(of) => {
+                        assert!(times && of.len() == 4 && of.iter().all(|ns| *ns > 0));
+                        assert_eq!(of.iter().sum::<u64>(), in_tasks);
+                    }
+                }
+                let text = report.to_string();
+                assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+            }
+        }
+    });
+}
+
+/// Edges of a picture, by their class.
+fn drawn(svg: &str, what: &str) -> usize {
+    svg.matches(&format!("class=\"{what}\"")).count()
+}
+
+#[test]
+fn pictures_are_alike_on_all_ranks() {
+    let all = Mutex::new(Vec::new());
+    on_shm(3, |comm| {
+        // A row, whose tasks lie on the ranks in turn.
+        let mut row = Description::new();
+        let cells = row.family("cell", &[5], Placement::Cyclic);
+        let (right, left) = (row.output::<u64>(cells, "right"), row.input(cells, "left"));
+        row.connect(right, left, |[i]: [usize; 1]| (i < 4).then_some([i + 1]));
+        row.tasks(cells, move |_: [usize; 1]| {
+            move |cx: &mut Context<'_>| {
+                cx.put(right, &[cx.number()]);
+                Ok(Next::Done)
+            }
+        });
+        let graph = Graph::build(&comm, row).expect("a graph");
+        let plain = graph.picture().expect("a picture");
+        assert!(plain.contains(">critical path: 5 of 5 tasks<"), "{plain}");
+        assert_eq!(drawn(&plain, "task critical"), 5);
+        assert_eq!(drawn(&plain, "edge critical"), 4);
+        for text in [
+            ">cell[0]<",
+            ">cell[4]<",
+            ">rank 2<",
+            "cell[0].right -&gt; left of cell[1]",
+        ] {
+            assert!(plain.contains(text), "{text}: {plain}");
+        }
+        let settings = RunSettings {
+            workers: 1,
+            times: true,
+        };
+        let report = graph.run_with(&settings).expect("a run");
+        let timed = graph.picture_of(&report).expect("a picture");
+        assert!(timed.contains(" in calls, 5 tasks<"), "{timed}");
+        // One rank's report has no times: an error on all.
+        let report = graph.run_with(&RunSettings {
+            workers: 1,
+            times: comm.rank() != 1,
+        });
+        let refused = graph
+            .picture_of(&report.expect("a run"))
+            .expect_err("no times");
+        assert_eq!(refused.kind(), ErrorKind::Argument);
+        let text = refused.to_string();
+        assert!(
+            text.contains("report that has none") && text.contains("by rank 1"),
+            "{text}"
+        );
+        // Many tasks are folded.
+        let mut many = Description::new();
+        let cells = many.family("cell", &[65], Placement::Block);
+        let (out, into) = (many.output::<f64>(cells, "out"), many.input(cells, "in"));
+        let space = Space::new(&[65]).expect("a space");
+        many.begins(out);
+        many.connect_by(out, into, layout::neighbors(&space, false))
+            .label(7);
+        many.tasks(cells, |_: [usize; 1]| |_: &mut Context<'_>| Ok(Next::Done));
+        let graph = Graph::build(&comm, many).expect("a graph");
+        let folded = graph.picture().expect("a picture");
+        assert_eq!(drawn(&folded, "family"), 1);
+        for text in [">cell [65]<", ">placement: Block<", ">label 7: 128 edges<"] {
+            assert!(folded.contains(text), "{text}: {folded}");
+        }
+        let mut all = all.lock().expect("no panic");
+        all.push((plain, timed, folded));
+    });
+    let all = all.into_inner().expect("no panic");
+    assert!(all.len() == 3 && all.windows(2).all(|two| two[0] == two[1]));
 }

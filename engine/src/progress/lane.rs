@@ -192,6 +192,11 @@ impl Lane {
         self.port.trace = Some(trace);
     }
 
+    /// The lane's part in a timeline, if one is recorded.
+    pub fn recorded(&self) -> Option<&LaneTrace> {
+        self.port.trace.as_deref()
+    }
+
     /// Moves everything that can move now. True if anything did.
     pub fn progress(&mut self) -> bool {
         let mut any = false;
