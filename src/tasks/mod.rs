@@ -317,7 +317,6 @@ impl Graph {
 
     #[track_caller]
     fn drawn(&self, report: Option<&Report>) -> Result<String> {
-        // No run of another thread uses the communicator meanwhile.
         let mut ranks = OverCommunicator {
             comm: &self.comm,
             failed: None,
