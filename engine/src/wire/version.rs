@@ -28,6 +28,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (13, 0x9d99_fc0f_23b2_ce2e),
     // Messages along edges of task graphs.
     (14, 0x74a4_221b_93c5_040f),
+    // Messages between processes may be delayed.
+    (15, 0x74a4_221b_93c5_040f),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.
