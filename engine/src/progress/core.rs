@@ -285,7 +285,8 @@ impl Core {
         let _ = KEPT.try_with(|kept| kept.set(reached));
     }
 
-    /// Passes deaths on to lanes that do not know them.
+    /// Passes deaths on to lanes that do not know them, behind what the dead have sent: that may
+    /// be delayed.
     #[inline]
     pub fn check_deaths(&self) {
         let epoch = self.death_epoch();
@@ -309,8 +310,10 @@ impl Core {
                 if guard.death(peer as u32).is_none()
                     && let Some(how) = self.death(*rank)
                 {
-                    match guard.is_awaited(peer as u32) {
-                        // Its last words come first.
+                    // Nobody else may poll this lane.
+                    let awaited = guard.is_awaited(peer as u32)
+                        && (!guard.progress() || guard.is_awaited(peer as u32));
+                    match awaited {
                         true => self.deaths_wait.store(true, Ordering::Relaxed),
                         false => guard.peer_ended(peer as u32, how),
                     }

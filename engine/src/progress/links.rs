@@ -78,7 +78,11 @@ impl Links {
         if peer == self.own {
             return "self";
         }
-        self.capabilities().map_or("none", |c| c.transport)
+        match &self.remote {
+            // Nothing delays it.
+            Remote::Delayed(e) if e.sharing(peer).process => e.below().capabilities().transport,
+            _ => self.capabilities().map_or("none", |c| c.transport),
+        }
     }
 
     /// What the transport to the others can do.

@@ -30,8 +30,8 @@ const DIRECT_YIELDS_SHARED: u32 = 64;
 /// Longest sleep. After it a rank checks whether its waits have become long;
 /// and a lost wake-up would end here.
 const SLEEP: Duration = LONG;
-/// Before a delayed message is visible a thread is awake so much: the system wakes it about 50 us
-/// late, and it takes its core back. Not measured more closely.
+/// So long before a delayed message is visible a thread is awake: the system wakes it up to tens of
+/// us late. Not tuned.
 const AWAKE_BEFORE_NS: u64 = 100_000;
 /// Result of one poll of all lanes.
 #[derive(Default)]
