@@ -101,7 +101,7 @@ fn near(comm: &Communicator, latency_us: u64) {
             comm.send(&[7u8], 0, 0).expect("sent");
         }
     }
-    let mut sum = [0];
+    let mut sum = [0u64];
     let own = [1u64 << comm.rank()];
     comm.allreduce(&own, &mut sum, osier::Op::Sum).expect("sum");
     assert_eq!(sum, [7]);
