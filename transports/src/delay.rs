@@ -28,8 +28,10 @@
 //!    once [`HELD_BYTES`] are held; senders then lack credit, as without a delay.
 //! 3. The message that is out lies in `out`, below or as a copy, until it is released: so its
 //!    payload stays where it is (invariant 3 of [`crate::contract`]).
-//! 4. Payloads of other ranks are read by copies; a time that no clock has reached counts as
-//!    now.
+//! 4. Payloads of other ranks are read by copies, before their release; a time that no clock
+//!    has reached counts as now.
+//! 5. Memory of the caller goes below as it is, under the contract of the function of that
+//!    name; what a post writes lies in the room that the transport below gives.
 //!
 //! # Sources
 //! Latency and gap per byte: A. Alexandrov, M. Ionescu, K. Schauser, C. Scheiman, "LogGP:
@@ -344,7 +346,7 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
         self.below.post_with(peer, head, bytes + STAMP_BYTES, |to| {
             fill(to.wrapping_add(STAMP_BYTES));
             let stamp = now_ns().to_le_bytes();
-            // SAFETY: the contract of `post_with` below: room for the stamp in front.
+            // SAFETY: invariant 5: room for the stamp in front.
             unsafe { std::ptr::copy_nonoverlapping(stamp.as_ptr(), to, STAMP_BYTES) };
         })
     }
@@ -374,13 +376,13 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
     fn release(&mut self, _message: &Incoming) {
         match self.out.take() {
             Some(Out::Below(message)) => self.below.release(&message),
-            Some(Out::Copy(mut buffer)) => {
-                if self.spare.len() < SPARE_BUFFERS && buffer.capacity() <= SPARE_BYTES {
-                    buffer.clear();
-                    self.spare.push(buffer);
-                }
+            Some(Out::Copy(mut buffer))
+                if self.spare.len() < SPARE_BUFFERS && buffer.capacity() <= SPARE_BYTES =>
+            {
+                buffer.clear();
+                self.spare.push(buffer);
             }
-            None => {}
+            Some(Out::Copy(_)) | None => {}
         }
     }
 
@@ -396,7 +398,7 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
         write: bool,
     ) -> Result<RegionKey, TransportError> {
         match self.is_here(peer) {
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 5.
             true => unsafe { self.below.export_to(peer, ptr, bytes, write) },
             false => Err(apart()),
         }
@@ -428,7 +430,7 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
         bytes: usize,
     ) -> Result<OneSided, TransportError> {
         match self.is_here(peer) {
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 5.
             true => unsafe { self.below.get(peer, key, offset, to, bytes) },
             false => Err(apart()),
         }
@@ -443,7 +445,7 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
         bytes: usize,
     ) -> Result<OneSided, TransportError> {
         match self.is_here(peer) {
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 5.
             true => unsafe { self.below.put(peer, key, offset, from, bytes) },
             false => Err(apart()),
         }

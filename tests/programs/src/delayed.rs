@@ -169,10 +169,10 @@ fn edges(comm: &Communicator, latency_us: u64) {
 
 /// No rank leaves a barrier before the last has entered it and its message has come.
 fn barrier(comm: &Communicator, latency_us: u64) {
-    for round in 0..2 * comm.size() {
+    for round in 0..comm.size() {
         comm.barrier().expect("all are here");
         let mut entered = monotonic_ns();
-        if round % comm.size() == comm.rank() {
+        if round == comm.rank() {
             // The others wait for this one.
             while monotonic_ns() < entered + 1_000 * latency_us {
                 std::hint::spin_loop();
