@@ -39,7 +39,7 @@ fn messages(comm: &Communicator, latency_us: u64, us_per_mib: u64) {
         (3 << 20, true, 3),
     ] {
         for heap in [false, true] {
-            let least_ns = steps * 1_000 * latency_us + (bytes as u64 * 1_000 * us_per_mib >> 20);
+            let least_ns = steps * 1_000 * latency_us + ((bytes as u64 * 1_000 * us_per_mib) >> 20);
             let mut own = comm.alloc::<u8>(bytes).expect("heap");
             let mut plain = vec![0; bytes];
             for round in 0..2 * ROUNDS {
