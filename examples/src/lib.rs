@@ -7,4 +7,7 @@
 pub mod cli;
 pub mod exchange;
 pub mod gpu;
+pub mod hash;
 pub mod jacobi;
+pub mod progress;
+pub mod sparse;

@@ -77,3 +77,43 @@ fn what_does_not_fit_is_said_once() {
     assert_eq!(out.status.code(), Some(2), "{told}");
     assert_eq!(told.matches("63 pages").count(), 1, "{told}");
 }
+
+#[test]
+fn sparse_lu_prints_one_checksum_however_ranks_work_together() {
+    let mut expected = String::new();
+    for line in [
+        "run -n 1 --bind none -- sparse_lu --by sync",
+        "run -n 2 --bind none -- sparse_lu --by overlap",
+        "run -n 3 --bind none -- sparse_lu --by graph --workers 2",
+        "run -n 4 --bind none --ranks-per-process 2 -- sparse_lu --by graph",
+    ] {
+        let line = format!("{line} --convection 7 --quiet --checksum");
+        let Some(out) = run(&line) else { return };
+        let told = String::from_utf8_lossy(&out.stdout).into_owned();
+        let complaint = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{line}:\n{told}{complaint}");
+        let checksum = told.trim();
+        assert_eq!(checksum.len(), 16, "{line}: {told}");
+        if expected.is_empty() {
+            expected = checksum.into();
+        }
+        assert_eq!(checksum, expected, "{line}");
+    }
+}
+
+#[test]
+fn sparse_lu_names_file_and_line_of_a_bad_matrix_once() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad-matrix.mtx");
+    let text = "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n3 2 1\n";
+    std::fs::write(&path, text).expect("a file");
+    let Some(out) = run(&format!(
+        "run -n 2 --bind none -- sparse_lu {}",
+        path.display()
+    )) else {
+        return;
+    };
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{told}");
+    let words = "bad-matrix.mtx:4: expected a row in 1..2, found 3";
+    assert_eq!(told.matches(words).count(), 1, "{told}");
+}

@@ -1,12 +1,18 @@
 //! Task graphs on the ranks of a communicator; the runtime is a crate below this one.
 
+mod collective;
+
+pub use collective::{Node, NodePorts};
+
 use crate::comm::Communicator;
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::edges::MOST_RUNS;
 use osier_tasks::describe::Description;
+use osier_tasks::failure::Failure;
 use osier_tasks::graph::{self, Ranks, Report};
 use osier_tasks::linked;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A graph of tasks over the ranks of a communicator: built once, run as often as is wanted.
 ///
@@ -41,8 +47,37 @@ pub struct Graph {
     graph: graph::Graph,
     /// Of the graph alone.
     comm: Communicator,
-    /// Runs begun so far; held by the one that runs.
-    runs: Mutex<u16>,
+    /// The run that was opened last, and where the number of runs at once is limited: those
+    /// that are open, by their number modulo that.
+    open: Mutex<(u32, Vec<bool>)>,
+}
+
+/// A run of a graph that was opened and has not begun: [`Graph::open`]. Dropped, it ends the
+/// tasks of other ranks that need messages of this one.
+pub struct Run<'a> {
+    graph: &'a Graph,
+    opened: linked::Opened,
+    _place: Place<'a>,
+}
+
+/// The place of a run among those that may be open.
+struct Place<'a> {
+    graph: &'a Graph,
+    at: Option<usize>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(at) = self.at {
+            self.graph.opened().1[at] = false;
+        }
+    }
+}
+
+impl fmt::Debug for Run<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run {{ of {:?} }}", self.graph)
+    }
 }
 
 impl fmt::Debug for Graph {
@@ -79,10 +114,11 @@ impl Graph {
         }
         let built = built.map_err(|e| Error::new(ErrorKind::Argument, e.to_string()));
         let graph = own.reported(built)?;
+        let places = vec![false; graph.most_runs().unwrap_or(0) as usize];
         Ok(Graph {
             graph,
             comm: own,
-            runs: Mutex::new(0),
+            open: Mutex::new((0, places)),
         })
     }
 
@@ -111,14 +147,88 @@ impl Graph {
     /// As [`Graph::run`].
     #[track_caller]
     pub fn run_by(&self, workers: usize) -> Result<Report> {
-        // Another thread's run of this graph goes first.
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        *runs = runs.wrapping_add(1);
-        let (core, lane) = (self.comm.core(), &self.comm.0.lane);
-        let ended = linked::run(&self.graph, core, lane, *runs, workers);
-        let ended = ended.map_err(|failure| Error::new(ErrorKind::Task, failure.to_string()));
-        self.comm.reported(ended)
+        self.open()?.run_by(workers)
     }
+
+    /// Opens the next run, which begins later, on this thread or another: several may be under
+    /// way at once, each with tasks of its own. The runs that ranks open one after the other
+    /// belong together, in that order.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if 32 runs of this graph are open, or as many as its
+    /// [`Node`]s allow.
+    #[track_caller]
+    pub fn open(&self) -> Result<Run<'_>> {
+        let (run, at) = self.comm.reported(self.try_open())?;
+        Ok(Run {
+            graph: self,
+            opened: run,
+            _place: Place { graph: self, at },
+        })
+    }
+
+    fn try_open(&self) -> Result<(linked::Opened, Option<usize>)> {
+        let refused = |most: usize| {
+            let hint = match most < MOST_RUNS {
+                true => " (hint: Node::at_once)",
+                false => "",
+            };
+            let text = format!("a run of a graph of which {most} are open{hint}");
+            Error::new(ErrorKind::Argument, text)
+        };
+        let mut opened = self.opened();
+        let (last, places) = &mut *opened;
+        let at = (!places.is_empty()).then(|| *last as usize % places.len());
+        if at.is_some_and(|at| places[at]) {
+            return Err(refused(places.len()));
+        }
+        let (core, lane) = (self.comm.core(), &self.comm.0.lane);
+        let run = linked::Opened::new(&self.graph, core, lane);
+        let run = run.ok_or_else(|| refused(MOST_RUNS))?;
+        *last = last.wrapping_add(1);
+        if let Some(at) = at {
+            places[at] = true;
+        }
+        Ok((run, at))
+    }
+
+    fn opened(&self) -> MutexGuard<'_, (u32, Vec<bool>)> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Run<'_> {
+    /// As [`Graph::run_by`], of this run.
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    #[track_caller]
+    pub fn run_by(self, workers: usize) -> Result<Report> {
+        let comm = &self.graph.comm;
+        let mut ended = linked::run(vec![self.opened], workers);
+        comm.reported(ended.pop().map_or_else(
+            || Err(Error::new(ErrorKind::Task, "a run that did not begin")),
+            |ended| ended.map_err(failed),
+        ))
+    }
+}
+
+/// Runs these at once, of one graph or of several over ranks of one job, by this number of
+/// threads, of which the calling one is one; each thread is a worker of each run.
+///
+/// # Errors
+/// As [`Graph::run`], of each run.
+#[track_caller]
+pub fn run_together(runs: Vec<Run<'_>>, workers: usize) -> Vec<Result<Report>> {
+    // Their places are free once they have ended.
+    let split = runs.into_iter().map(|run| (run.opened, run._place));
+    let (opened, _places): (Vec<_>, Vec<_>) = split.unzip();
+    let ended = linked::run(opened, workers);
+    ended.into_iter().map(|e| e.map_err(failed)).collect()
+}
+
+fn failed(failure: Arc<Failure>) -> Error {
+    Error::new(ErrorKind::Task, failure.to_string())
 }
 
 /// Ranks that build a graph.

@@ -80,6 +80,11 @@ impl Graph {
         })
     }
 
+    /// Most runs at once, if the description says so.
+    pub fn most_runs(&self) -> Option<u32> {
+        self.description.most_runs
+    }
+
     /// The tasks of this rank and their edges.
     pub fn shape(&self) -> &Arc<Shape> {
         &self.shape
@@ -88,10 +93,12 @@ impl Graph {
     /// A run, before it begins.
     pub fn instance(
         &self,
+        run: u32,
         workers: usize,
         outside: Option<Box<dyn crate::instance::Outside>>,
     ) -> Instance {
-        Instance::new(&self.description, &self.shape, workers.max(1), outside)
+        let workers = workers.max(1);
+        Instance::new(&self.description, &self.shape, (run, workers), outside)
     }
 }
 

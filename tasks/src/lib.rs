@@ -9,7 +9,7 @@
 //! | [`placement`] | which rank has which task |
 //! | [`layout`] | edges of common shapes |
 //! | [`rule`] | firing rules |
-//! | [`slot`] | where messages lie |
+//! | [`slot`], [`memory`] | where messages lie |
 //! | [`word`] | who may run a task, and when: the words of tasks and edges |
 //! | [`inbox`], [`mod@line`] | tasks that other threads have fired; messages without room |
 //! | [`failure`] | why a task ended |
@@ -19,8 +19,11 @@
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | [`instance`] | a run: what changes while it runs |
-//! | `writing`, `running` | messages on their way to tasks; firings |
+//! | [`event`] | what tasks wait for besides messages |
+//! | [`writing`], `running` | messages on their way to tasks; firings |
+//! | `ready` | tasks that are ready to run |
 //! | [`worker`] | what a thread does that runs tasks |
+//! | [`child`] | graphs that tasks begin |
 //! | [`graph`] | building a graph on all ranks |
 //! | [`linked`] | runs over a lane of the engine |
 
@@ -30,8 +33,10 @@
 )]
 
 pub mod build;
+pub mod child;
 pub mod context;
 pub mod describe;
+pub mod event;
 pub mod failure;
 pub mod firable;
 pub mod graph;
@@ -40,7 +45,9 @@ pub mod instance;
 pub mod layout;
 pub mod line;
 pub mod linked;
+pub mod memory;
 pub mod placement;
+mod ready;
 pub mod rule;
 mod running;
 pub mod shape;
@@ -50,4 +57,4 @@ mod sync;
 pub mod task;
 pub mod word;
 pub mod worker;
-mod writing;
+pub mod writing;

@@ -1,35 +1,85 @@
-//! Runs of graphs over a lane of the engine: messages between ranks, waiting workers.
+//! Runs over a lane of the engine: messages of edges between ranks, workers, waiting.
 //!
 //! The lane is the graph's own. A task that puts a message for another rank takes the lane's
 //! lock for the message. A worker that polls the lane delivers what comes and queues the tasks
 //! that it fired, once it has left the lock; another thread that polls it leaves them in the
 //! inboxes of their homes. Where there is one worker, all that is done to tasks and messages is
-//! done by its thread: others keep for it what comes.
+//! done by its thread: the lane keeps for it what others poll.
+//!
+//! One crew of threads may run several runs, of one graph or of several, at once: each thread
+//! is a worker of each of them.
 
+use crate::build::MOST_PLACES;
+use crate::event::WakeWorkers;
 use crate::failure::Failure;
 use crate::graph::{Graph, Report};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
+use crate::memory::Memory;
 use crate::worker::{Crew, Step, Worker};
+use crate::writing::Room;
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
-use osier_engine::progress::edges::{self, EdgeSink, Post, What};
+use osier_engine::progress::edges::{self, EdgeMemory, EdgeRun, EdgeSink, Post, What};
+use osier_engine::progress::lane::Lane;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-const _: () = assert!(NO_MORE == edges::NO_MORE);
+const _: () = assert!(NO_MORE == edges::NO_MORE && MOST_PLACES == edges::MOST_PLACES);
 
-/// Tasks that a worker runs before it polls the graph's lane, and polls before it polls all
-/// lanes.
+/// Tasks that a worker runs before it polls the graph's lane: at most, and for at most about
+/// this long, as long as tasks take what the last ones took.
 const MOST_STEPS: u32 = 16;
+const STEPS_NS: u64 = 2_000;
+/// Polls of that lane before it polls all lanes: at most, and for how long.
 const ROUNDS: u32 = 64;
+const ROUNDS_NS: u64 = 20_000;
+
+/// A run that was opened on a lane: its messages are kept from now on.
+pub struct Opened {
+    graph: Graph,
+    core: Arc<Core>,
+    lane: Arc<LaneCell>,
+    run: EdgeRun,
+    /// It has begun, or is given up.
+    taken: bool,
+}
+
+impl Opened {
+    /// Opens the next run of a graph whose lane this is. `None`: too many are open.
+    pub fn new(graph: &Graph, core: &Arc<Core>, lane: &Arc<LaneCell>) -> Option<Opened> {
+        let run = core.with(lane, Lane::open_edges)?;
+        Some(Opened {
+            graph: graph.clone(),
+            core: core.clone(),
+            lane: lane.clone(),
+            run,
+            taken: false,
+        })
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if !self.taken {
+            self.core
+                .with(&self.lane, |lane| lane.abandon_edges(self.run));
+        }
+    }
+}
+
+impl EdgeMemory for Memory {
+    fn bytes(&self) -> &[u8] {
+        Memory::bytes(self)
+    }
+}
 
 /// The other ranks, as a run reaches them.
 struct OverLane {
     core: Arc<Core>,
     lane: Arc<LaneCell>,
-    run: u16,
+    run: EdgeRun,
 }
 
 impl Outside for OverLane {
@@ -37,6 +87,18 @@ impl Outside for OverLane {
         let run = self.run;
         self.core
             .with(&self.lane, |lane| lane.post_edge(run, rank, place, packed));
+    }
+
+    fn put_memory(&self, rank: u32, place: u32, memory: &Arc<Memory>) {
+        let (run, memory): (_, Arc<dyn EdgeMemory>) = (self.run, memory.clone());
+        self.core.with(&self.lane, |lane| {
+            lane.post_edge_memory(run, rank, place, &memory);
+        });
+    }
+
+    fn most_copied(&self, rank: u32) -> usize {
+        self.core
+            .with(&self.lane, |lane| lane.most_copied_of_edges(rank))
     }
 
     fn credit(&self, rank: u32, place: u32, messages: u32) {
@@ -56,34 +118,60 @@ impl Outside for OverLane {
     fn wake(&self) {
         self.core.wake_waiting();
     }
+
+    fn waker(&self) -> WakeWorkers {
+        let core = Arc::downgrade(&self.core);
+        Arc::new(move || {
+            if let Some(core) = core.upgrade() {
+                core.wake_waiting();
+            }
+        })
+    }
 }
 
 thread_local! {
-    /// The run whose worker this thread is while it polls the lane: the address of its
-    /// instance, or 0; and the tasks that it has fired meanwhile.
+    /// The crew whose worker this thread is while it polls a lane, or 0, and the tasks that it
+    /// has fired meanwhile, with their run's place in the crew.
     static POLLS: Cell<usize> = const { Cell::new(0) };
-    static FIRED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    static FIRED: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-fn is_polled_by_worker(instance: &Instance) -> bool {
-    POLLS.get() == std::ptr::from_ref(instance).addr()
+/// Which run of which crew this is.
+#[derive(Clone, Copy)]
+struct Membership {
+    crew: usize,
+    at: u32,
+}
+
+impl Membership {
+    #[inline]
+    fn is_polled_by_worker(self) -> bool {
+        POLLS.get() == self.crew
+    }
 }
 
 /// A thread that handles messages under the lane's lock: what it is to send waits until the
 /// lane can post it.
-#[derive(Default)]
-struct Delivering(Vec<Post>);
+struct Delivering {
+    member: Membership,
+    posts: Vec<Post>,
+}
 
 impl Fired for Delivering {
     fn fired(&mut self, instance: &Instance, task: u32) {
-        match is_polled_by_worker(instance) {
-            true => FIRED.with_borrow_mut(|fired| fired.push(task)),
+        match self.member.is_polled_by_worker() {
+            true => FIRED.with_borrow_mut(|fired| fired.push((self.member.at, task))),
             false => instance.send_home(task),
         }
     }
 
-    fn put(&mut self, _: &Instance, rank: u32, place: u32, packed: &[u8]) {
-        self.post(rank, place, What::Elements(packed.to_vec()));
+    fn put(&mut self, instance: &Instance, rank: u32, place: u32, packed: &[u8]) {
+        let memory = Arc::new(Memory::from(packed.to_vec()));
+        self.put_memory(instance, rank, place, &memory);
+    }
+
+    fn put_memory(&mut self, _: &Instance, rank: u32, place: u32, memory: &Arc<Memory>) {
+        self.post(rank, place, What::Elements(memory.clone()));
     }
 
     fn credit(&mut self, _: &Instance, rank: u32, place: u32, messages: u32) {
@@ -97,222 +185,316 @@ impl Fired for Delivering {
 
 impl Delivering {
     fn post(&mut self, peer: u32, place: u32, what: What) {
-        self.0.push(Post { peer, place, what });
+        self.posts.push(Post { peer, place, what });
     }
-}
-
-/// What a thread that may not touch the run has left its worker.
-enum Left {
-    Message(Post),
-    Gone {
-        peer: u32,
-        how: String,
-        orderly: bool,
-    },
 }
 
 /// The run as its lane knows it.
 struct Sink {
     instance: Arc<Instance>,
-    core: Arc<Core>,
     delivering: Delivering,
-    /// In the order in which it came.
-    left: Vec<Left>,
-}
-
-impl Sink {
-    /// Whether this thread may touch the run.
-    #[inline]
-    fn may_touch(&self) -> bool {
-        // A worker has settled what was left before it polls, under the same lock.
-        !self.instance.alone || is_polled_by_worker(&self.instance)
-    }
-
-    #[cold]
-    fn leave(&mut self, left: Left) -> bool {
-        self.left.push(left);
-        self.core.wake_waiting();
-        true
-    }
-
-    fn take(&mut self, left: &Left) -> bool {
-        match left {
-            Left::Gone { peer, how, orderly } => {
-                self.instance
-                    .lose(*peer, how, *orderly, &mut self.delivering);
-                true
-            }
-            Left::Message(Post { peer, place, what }) => {
-                let (instance, delivering) = (&self.instance, &mut self.delivering);
-                match what {
-                    What::Elements(packed) => instance.deliver(*peer, *place, packed, delivering),
-                    What::Credit(messages) => instance.credit(*peer, *place, *messages, delivering),
-                    What::Failed(why) => instance.fail_from(*peer, *place, why, delivering),
-                }
-            }
-        }
-    }
 }
 
 impl EdgeSink for Sink {
-    fn take_posts(&mut self) -> Vec<Post> {
-        std::mem::take(&mut self.delivering.0)
-    }
-
-    fn settle(&mut self) -> u64 {
-        let mut malformed = 0;
-        for left in std::mem::take(&mut self.left) {
-            malformed += u64::from(!self.take(&left));
-        }
-        malformed
-    }
-
     #[inline]
-    fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.deliver(peer, place, packed, delivering);
-        }
-        let what = What::Elements(packed.to_vec());
-        self.leave(Left::Message(Post { peer, place, what }))
+    fn may_touch(&self) -> bool {
+        !self.instance.alone || self.delivering.member.is_polled_by_worker()
     }
 
-    fn credit(&mut self, peer: u32, place: u32, messages: u32) -> bool {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.credit(peer, place, messages, delivering);
-        }
-        let what = What::Credit(messages);
-        self.leave(Left::Message(Post { peer, place, what }))
+    fn take_posts(&mut self) -> Vec<Post> {
+        std::mem::take(&mut self.delivering.posts)
     }
 
     fn has_branch(&self, peer: u32, place: u32) -> bool {
         self.instance.branch_from(peer, place).is_some()
     }
 
-    fn failed(&mut self, peer: u32, place: u32, why: &str) -> bool {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.fail_from(peer, place, why, delivering);
+    #[inline]
+    fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool {
+        self.instance
+            .deliver(peer, place, packed, &mut self.delivering)
+    }
+
+    fn room(&mut self, peer: u32, place: u32, bytes: usize) -> Option<*mut u8> {
+        match self.instance.begin_delivery(peer, place, bytes) {
+            Room::At(room) => Some(room),
+            Room::Malformed => None,
+            Room::None => {
+                let why = format!("no memory for a message of {bytes} bytes from rank {peer}");
+                self.failed(peer, place, &why);
+                None
+            }
         }
-        let what = What::Failed(why.into());
-        self.leave(Left::Message(Post { peer, place, what }))
+    }
+
+    fn arrived(&mut self, peer: u32, place: u32) {
+        // SAFETY: the lane says so of a message that filled its room.
+        unsafe {
+            self.instance
+                .end_delivery(peer, place, &mut self.delivering);
+        }
+    }
+
+    fn credit(&mut self, peer: u32, place: u32, messages: u32) -> bool {
+        self.instance
+            .credit(peer, place, messages, &mut self.delivering)
+    }
+
+    fn failed(&mut self, peer: u32, place: u32, why: &str) -> bool {
+        self.instance
+            .fail_from(peer, place, why, &mut self.delivering)
     }
 
     fn gone(&mut self, peer: u32, how: &str, orderly: bool) {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.lose(peer, how, orderly, delivering);
-        }
-        let how = how.into();
-        self.leave(Left::Gone { peer, how, orderly });
+        self.instance.lose(peer, how, orderly, &mut self.delivering);
     }
 }
 
-/// Runs a graph on this rank, by a number of workers, of which this thread is one. The other
-/// ranks of the lane do the same, each when it comes to it; `run` counts the runs of the graph, the
-/// same on all ranks, from 1.
+/// A run while its crew is at it.
+struct Running {
+    opened: Opened,
+    instance: Arc<Instance>,
+    crew: Crew,
+}
+
+/// A thread of a crew: a worker of each of its runs.
+struct Thread<'a> {
+    runs: &'a [Running],
+    workers: Vec<Worker>,
+    crew: usize,
+    /// Tasks that it runs before it polls.
+    steps: u32,
+    /// Polls since it polled all lanes, and when it last ran tasks before that.
+    rounds: u32,
+    polled: Instant,
+    /// When it last ran tasks, and whether that was in its last turn.
+    ran: Instant,
+    was_busy: bool,
+}
+
+/// Runs what was opened on this rank, all of it at once, by a number of threads, of which this
+/// is one. The other ranks do the same, each when it comes to it.
 ///
-/// # Errors
-/// A task of this rank failed, or needed one that did: the first that did here.
+/// Of each run: what it did, or why a task of this rank failed, or needed one that did: the
+/// first that did here.
 #[track_caller]
-pub fn run(
-    graph: &Graph,
-    core: &Arc<Core>,
-    lane: &Arc<LaneCell>,
-    run: u16,
-    workers: usize,
-) -> Result<Report, Arc<Failure>> {
+pub fn run(opened: Vec<Opened>, threads: usize) -> Vec<Result<Report, Arc<Failure>>> {
     let since = Instant::now();
-    let over_lane = OverLane {
-        core: core.clone(),
-        lane: lane.clone(),
-        run,
+    let Some(core) = opened.first().map(|opened| opened.core.clone()) else {
+        return Vec::new();
     };
-    let instance = Arc::new(graph.instance(workers, Some(Box::new(over_lane))));
-    let sink = Sink {
-        instance: instance.clone(),
-        core: core.clone(),
-        delivering: Delivering::default(),
-        left: Vec::new(),
-    };
-    core.with(lane, |lane| lane.begin_edges(run, Box::new(sink)));
-    let (crew, mut workers) = Crew::new(&instance);
+    let threads = threads.max(1);
+    let tended = core.tend();
+    // Its address names the crew as long as it is there.
+    let name = Box::new(0u8);
+    let crew = std::ptr::from_ref(&*name).addr();
+    let mut workers: Vec<Vec<Worker>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut runs = Vec::new();
+    for (at, opened) in opened.into_iter().enumerate() {
+        let member = Membership {
+            crew,
+            at: at as u32,
+        };
+        let (running, of_run) = begin(opened, threads, member);
+        for (thread, worker) in workers.iter_mut().zip(of_run) {
+            thread.push(worker);
+        }
+        runs.push(running);
+    }
+    let mut crew: Vec<Thread<'_>> = workers
+        .into_iter()
+        .map(|workers| Thread {
+            runs: &runs,
+            workers,
+            crew,
+            steps: MOST_STEPS,
+            rounds: 0,
+            polled: since,
+            ran: since,
+            was_busy: false,
+        })
+        .collect();
     std::thread::scope(|scope| {
-        if let Some((own, others)) = workers.split_last_mut() {
+        if let Some((own, others)) = crew.split_last_mut() {
             for other in others {
-                scope.spawn(|| work(core, lane, &instance, &crew, other));
+                scope.spawn(|| other.work(&core));
             }
-            work(core, lane, &instance, &crew, own);
+            own.work(&core);
         }
     });
-    // What the last tasks sent leaves before this rank turns to something else.
-    core.wait_on(lane, |lane| (!lane.unfinished_sends()).then_some(()));
-    let sink = core.with(lane, |lane| lane.end_edges());
-    drop(sink);
-    match instance.failures().into_iter().next() {
-        Some(failure) => Err(failure),
-        None => Ok(Report {
-            tasks: graph.shape().tasks.len(),
-            took: since.elapsed(),
-            workers: workers.iter().map(|worker| worker.counts).collect(),
-        }),
-    }
+    let counts = |at: usize| {
+        crew.iter()
+            .map(|thread| thread.workers[at].counts)
+            .collect()
+    };
+    let counts: Vec<_> = (0..runs.len()).map(counts).collect();
+    drop((crew, tended));
+    runs.into_iter()
+        .zip(counts)
+        .map(|(running, workers)| {
+            let tasks = running.opened.graph.shape().tasks.len();
+            let instance = end(running);
+            match instance.failures().into_iter().next() {
+                Some(failure) => Err(failure),
+                None => Ok(Report {
+                    tasks,
+                    took: since.elapsed(),
+                    workers,
+                }),
+            }
+        })
+        .collect()
 }
 
-/// Runs tasks and handles messages until all tasks of the rank have ended.
+fn begin(mut opened: Opened, threads: usize, member: Membership) -> (Running, Vec<Worker>) {
+    opened.taken = true;
+    let over_lane = OverLane {
+        core: opened.core.clone(),
+        lane: opened.lane.clone(),
+        run: opened.run,
+    };
+    let instance = opened
+        .graph
+        .instance(opened.run.number(), threads, Some(Box::new(over_lane)));
+    let instance = Arc::new(instance);
+    let sink = Sink {
+        instance: instance.clone(),
+        delivering: Delivering {
+            member,
+            posts: Vec::new(),
+        },
+    };
+    let begin = |lane: &mut Lane| lane.begin_edges(opened.run, Box::new(sink));
+    opened.core.with(&opened.lane, begin);
+    let (crew, workers) = Crew::new(&instance);
+    let running = Running {
+        opened,
+        instance,
+        crew,
+    };
+    (running, workers)
+}
+
+/// All tasks of a run have ended.
 #[track_caller]
-fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: &mut Worker) {
-    let this = std::ptr::from_ref(instance).addr();
-    let mut turn = || {
-        let mut any = false;
-        for _ in 0..MOST_STEPS {
-            if worker.step(instance, crew) == Step::Idle {
-                break;
+fn end(running: Running) -> Arc<Instance> {
+    let Opened {
+        core, lane, run, ..
+    } = &running.opened;
+    // What the last tasks sent leaves before this rank turns to something else.
+    core.wait_on(lane, |lane| lane.edges_have_left(*run).then_some(()));
+    let sink = core.with(lane, |lane| lane.end_edges(*run));
+    drop(sink);
+    running.instance
+}
+
+impl Thread<'_> {
+    /// Runs tasks and handles messages once. True: there were any.
+    #[inline]
+    fn turn(&mut self, core: &Core) -> bool {
+        let mut ran = 0u32;
+        for (running, worker) in self.runs.iter().zip(&mut self.workers) {
+            worker.take_events(&running.instance, &running.crew);
+            for _ in 0..self.steps {
+                if worker.step(&running.instance, &running.crew) == Step::Idle {
+                    break;
+                }
+                ran += 1;
             }
-            any = true;
         }
-        if let Some(mut guard) = lane.try_lock() {
-            let before = POLLS.replace(this);
-            any |= guard.progress_for_graph();
-            POLLS.set(before);
-            core.after(&mut guard);
-            drop(guard);
-            FIRED.with_borrow_mut(|fired| {
-                fired
-                    .drain(..)
-                    .for_each(|task| worker.accept(instance, task));
-            });
+        self.rounds += 1;
+        let mut any = ran > 0;
+        if any {
+            self.measure(ran);
+        } else {
+            self.was_busy = false;
+        }
+        for (at, running) in self.runs.iter().enumerate() {
+            let lane = &running.opened.lane;
+            let same = |before: &Running| Arc::ptr_eq(&before.opened.lane, lane);
+            if at > 0 && self.runs[..at].iter().any(same) {
+                continue;
+            }
+            if let Some(mut guard) = lane.try_lock() {
+                let before = POLLS.replace(self.crew);
+                any |= guard.progress_for_graph();
+                POLLS.set(before);
+                core.after(&mut guard);
+                drop(guard);
+                self.take_fired();
+            }
+        }
+        if self.rounds >= ROUNDS {
+            self.rounds = 0;
+            self.polled = self.ran;
+            any |= core.progress_tended();
         }
         any
-    };
-    let spins = core.spin_polls();
-    let mut idle_ns = 0;
-    loop {
-        let (mut round, mut idle) = (0u32, 0);
-        while idle < spins {
-            idle = if turn() { 0 } else { idle + 1 };
-            round = round.wrapping_add(1);
-            if round.is_multiple_of(ROUNDS) {
-                core.progress_all();
-                if instance.has_ended() {
+    }
+
+    /// Tasks have run: how many the next turn runs, and whether all lanes are polled in this one.
+    fn measure(&mut self, ran: u32) {
+        let now = Instant::now();
+        if self.was_busy {
+            let each_ns = (now - self.ran).as_nanos() as u64 / u64::from(ran);
+            self.steps = (STEPS_NS / each_ns.max(1)).clamp(1, MOST_STEPS.into()) as u32;
+        }
+        (self.was_busy, self.ran) = (true, now);
+        if (now - self.polled).as_nanos() as u64 >= ROUNDS_NS {
+            self.rounds = ROUNDS;
+        }
+    }
+
+    #[inline]
+    fn take_fired(&mut self) {
+        FIRED.with_borrow_mut(|fired| {
+            for (at, task) in fired.drain(..) {
+                let instance = &self.runs[at as usize].instance;
+                self.workers[at as usize].accept(instance, task);
+            }
+        });
+    }
+
+    fn have_ended(&self) -> bool {
+        self.runs.iter().all(|run| run.instance.has_ended())
+    }
+
+    /// Runs tasks and handles messages until all tasks of the rank have ended.
+    #[track_caller]
+    fn work(&mut self, core: &Core) {
+        let spins = core.spin_polls();
+        let mut idle_ns = 0;
+        loop {
+            let mut idle = 0;
+            while idle < spins {
+                idle = if self.turn(core) { 0 } else { idle + 1 };
+                if self.rounds == 0 && self.have_ended() {
                     break;
                 }
             }
+            // Yields and sleeps, with all lanes in view, until there is something to do.
+            let since = Instant::now();
+            self.seek(1);
+            let ended = core.drive(|| match self.have_ended() {
+                true => Some(true),
+                false => self.turn(core).then_some(false),
+            });
+            self.seek(1u32.wrapping_neg());
+            idle_ns += since.elapsed().as_nanos() as u64;
+            if ended {
+                for worker in &mut self.workers {
+                    worker.counts.idle_ns = idle_ns;
+                }
+                // Other workers may sleep.
+                return core.wake_waiting();
+            }
         }
-        // Yields and sleeps, with all lanes in view, until there is something to do.
-        let since = Instant::now();
-        crew.without_work.fetch_add(1, Ordering::Relaxed);
-        let ended = core.drive(|| match instance.has_ended() {
-            true => Some(true),
-            false => turn().then_some(false),
-        });
-        crew.without_work.fetch_sub(1, Ordering::Relaxed);
-        idle_ns += since.elapsed().as_nanos() as u64;
-        if ended {
-            worker.counts.idle_ns = idle_ns;
-            // Other workers may sleep.
-            return core.wake_waiting();
+    }
+
+    /// Tells the others that this thread looks for work, or has found some.
+    fn seek(&self, more: u32) {
+        for run in self.runs {
+            run.crew.without_work.fetch_add(more, Ordering::Relaxed);
         }
     }
 }

@@ -77,6 +77,8 @@ pub struct Core {
     pub attached: Attached,
     /// Requests that foreign executors wait for, and streams that wait.
     pub(crate) futures: AtomicUsize,
+    /// Groups of threads that poll in place of the progress thread.
+    tended: AtomicUsize,
     /// What graphs have begun.
     pub(crate) rung: Rung,
     /// Polls in vain of callers that never sleep.
@@ -193,6 +195,7 @@ impl Core {
             biased: super::cell::bias_offered(),
             attached: Attached::default(),
             futures: AtomicUsize::new(0),
+            tended: AtomicUsize::new(0),
             rung: Rung::default(),
             idle_polls: AtomicU32::new(1),
             asked_in_vain: AtomicU32::new(1),
@@ -479,10 +482,28 @@ impl Core {
     /// Counts a request that a foreign executor waits for, or a stream, and has the
     /// progress thread run while there is any.
     pub fn future_waits(self: &Arc<Self>) {
-        self.futures.fetch_add(1, Ordering::AcqRel);
-        self.progress_thread().unpark();
+        self.futures.fetch_add(1, Ordering::SeqCst);
+        if !self.is_tended() {
+            self.progress_thread().unpark();
+        }
         // It may sleep already, and not know of a device that has begun to work.
         self.wake_waiting();
+    }
+
+    fn is_tended(&self) -> bool {
+        self.tended.load(Ordering::SeqCst) > 0
+    }
+
+    /// Threads poll from now on, between other things and while they wait, until what is
+    /// returned is dropped: the progress thread is not needed meanwhile.
+    pub fn tend(self: &Arc<Self>) -> Tended {
+        self.tended.fetch_add(1, Ordering::SeqCst);
+        Tended(self.clone())
+    }
+
+    /// As [`Core::progress_all`], of threads that [tend](Core::tend).
+    pub fn progress_tended(&self) -> bool {
+        self.begin_rung() | self.progress_all()
     }
 
     fn progress_thread(self: &Arc<Self>) -> &std::thread::Thread {
@@ -570,7 +591,22 @@ impl Drop for Core {
     }
 }
 
-/// Runs while futures or streams wait, is parked otherwise, and ends with the core.
+/// Threads that poll: [`Core::tend`].
+pub struct Tended(Arc<Core>);
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        let core = &self.0;
+        if core.tended.fetch_sub(1, Ordering::SeqCst) == 1
+            && core.futures.load(Ordering::SeqCst) != 0
+        {
+            core.progress_thread().unpark();
+        }
+    }
+}
+
+/// Runs while futures or streams wait and no other thread polls, is parked otherwise, and ends
+/// with the core.
 fn progress_thread(core: &Weak<Core>) {
     osier_kernels::own_thread();
     loop {
@@ -581,7 +617,7 @@ fn progress_thread(core: &Weak<Core>) {
         if core.is_closing() {
             return;
         }
-        if core.futures.load(Ordering::Acquire) == 0 {
+        if core.futures.load(Ordering::SeqCst) == 0 || core.is_tended() {
             let _inside = Inside::enter(core.waits.job);
             drop(core);
             std::thread::park_timeout(Duration::from_secs(1));
@@ -596,7 +632,8 @@ fn drive(core: &Core) {
     let mut idle = 0u32;
     // Threads of the driver and executors wait for these: we report their waits.
     let mut watch = None;
-    while core.futures.load(Ordering::Acquire) != 0 && !core.is_closing() {
+    let needed = || core.futures.load(Ordering::SeqCst) != 0 && !core.is_tended();
+    while needed() && !core.is_closing() {
         if core.begin_rung() | core.progress_all() {
             idle = 0;
             watch = None;

@@ -27,8 +27,10 @@ const VERSIONS: &[(u16, u64)] = &[
     (13, 0xe14e_af4e_bb4b_c62f),
     // Messages along edges of task graphs.
     (14, 0xe14e_af4e_bb4b_c62f),
+    // Several runs of a graph at once, long messages along edges.
+    (15, 0xe14e_af4e_bb4b_c62f),
     // Messages between processes may be delayed.
-    (15, 0xe3a5_06a4_51b7_8f27),
+    (16, 0xe3a5_06a4_51b7_8f27),
 ];
 
 macro_rules! offsets {
