@@ -66,7 +66,11 @@ pub struct Core {
     bed: Mutex<Bed>,
     changed: Condvar,
     shared_cores: bool,
+    /// Whether messages between processes are delayed.
+    delayed: bool,
     seen_deaths: AtomicU64,
+    /// A rank has ended, and what it sent before is delayed.
+    deaths_wait: AtomicBool,
     /// Whether lanes may be biased to a thread.
     pub biased: bool,
     /// The rank's buffer for buffered sends.
@@ -169,6 +173,7 @@ impl Core {
             JobTransport::Shm(r) => Some(r.clone()),
             JobTransport::Alone | JobTransport::Sim(..) => None,
         };
+        let delayed = matches!(&transport, JobTransport::Shm(r) if r.job().delay().is_some());
         let devices = Devices::new(shared, selection.costs());
         Arc::new(Self {
             transport,
@@ -184,7 +189,9 @@ impl Core {
             bed: Mutex::default(),
             changed: Condvar::new(),
             shared_cores,
+            delayed,
             seen_deaths: AtomicU64::new(0),
+            deaths_wait: AtomicBool::new(false),
             biased: super::cell::bias_offered(),
             attached: Attached::default(),
             futures: AtomicUsize::new(0),
@@ -281,11 +288,13 @@ impl Core {
         let _ = KEPT.try_with(|kept| kept.set(reached));
     }
 
-    /// Passes deaths on to lanes that do not know them.
+    /// Passes deaths on to lanes that do not know them, behind what the dead have sent: that may
+    /// be delayed.
     #[inline]
     pub fn check_deaths(&self) {
         let epoch = self.death_epoch();
-        if epoch != self.seen_deaths.load(Ordering::Relaxed) {
+        let news = epoch != self.seen_deaths.load(Ordering::Relaxed);
+        if news || self.delayed && self.deaths_wait.load(Ordering::Relaxed) {
             self.spread_deaths(epoch);
         }
     }
@@ -294,6 +303,7 @@ impl Core {
     fn spread_deaths(&self, epoch: u64) {
         // First, so that the next round reaches a lane added meanwhile.
         self.seen_deaths.store(epoch, Ordering::Relaxed);
+        self.deaths_wait.store(false, Ordering::Relaxed);
         self.each_lane(|lane, members| {
             let mut guard = lane.lock();
             for (peer, rank) in members.iter().enumerate() {
@@ -303,7 +313,13 @@ impl Core {
                 if guard.death(peer as u32).is_none()
                     && let Some(how) = self.death(*rank)
                 {
-                    guard.peer_ended(peer as u32, how);
+                    // Nobody else may poll this lane.
+                    let awaited = guard.is_awaited(peer as u32)
+                        && (!guard.progress() || guard.is_awaited(peer as u32));
+                    match awaited {
+                        true => self.deaths_wait.store(true, Ordering::Relaxed),
+                        false => guard.peer_ended(peer as u32, how),
+                    }
                 }
             }
             self.after(&mut guard);

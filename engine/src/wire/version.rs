@@ -30,6 +30,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (14, 0x74a4_221b_93c5_040f),
     // Several runs of a graph at once, long messages along edges.
     (15, 0xe008_52de_cf20_a582),
+    // Messages between processes may be delayed.
+    (16, 0xe008_52de_cf20_a582),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.
