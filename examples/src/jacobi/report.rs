@@ -4,19 +4,24 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::decomposition::Decomposition;
-use super::options::Triple;
+use super::options::{By, Triple};
 
 /// Result of a run, the same at all ranks.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Grid and ranks.
+    /// How the field was swept.
+    pub by: By,
+    /// Grid, ranks and tasks.
     pub decomposition: Decomposition,
     /// Sweeps.
     pub sweeps: usize,
     /// Time of the sweeps, of the slowest rank.
     pub seconds: f64,
-    /// Largest and mean share of the time in communication, waiting included.
-    pub communication: (f64, f64),
+    /// Largest and mean share of the time of a rank in communication, waiting included; in a
+    /// graph, of its workers without work.
+    pub waiting: (f64, f64),
+    /// Of a graph: what its workers did.
+    pub workers: Option<Workers>,
     /// Residual norms: sweeps done, and the norm. The last is that of the end.
     pub norms: Vec<(usize, f64)>,
     /// Largest difference to the exact field.
@@ -31,6 +36,17 @@ pub struct Report {
     pub checksum: u64,
     /// The picture, if one was drawn.
     pub picture: Option<PathBuf>,
+}
+
+/// What the workers of all ranks did during the sweeps.
+#[derive(Clone, Debug)]
+pub struct Workers {
+    /// Workers of each rank.
+    pub per_rank: usize,
+    /// Calls of tasks.
+    pub firings: u64,
+    /// Calls by another worker than the task's own.
+    pub stolen: u64,
 }
 
 impl Report {
@@ -55,7 +71,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |name: &str, value: String| writeln!(f, "{name:<15}{value}");
+        let mut line = |name: &str, value: String| writeln!(f, "{name:<16}{value}");
         let d = &self.decomposition;
         let ranks: usize = d.ranks.iter().product();
         line(
@@ -67,22 +83,56 @@ impl fmt::Display for Report {
             ),
         )?;
         line("ranks", format!("{ranks} = {}", Triple::from_zyx(d.ranks)))?;
+        if let Some(workers) = &self.workers {
+            let blocks = d.blocks();
+            let count: usize = blocks.iter().product();
+            let factor: usize = d.factor.iter().product();
+            line(
+                "tasks",
+                format!(
+                    "{count} = {}, {factor} for each rank",
+                    Triple::from_zyx(blocks)
+                ),
+            )?;
+            line("workers", format!("{} for each rank", workers.per_rank))?;
+        }
+        line("swept by", self.by.to_string())?;
         line("field on", self.place.clone())?;
         line("sweeps", self.sweeps.to_string())?;
         line("seconds", format!("{:.3}", self.seconds))?;
+        if self.sweeps > 0 {
+            let sweep = self.seconds / self.sweeps as f64;
+            line("time of a sweep", format!("{:.3} ms", 1e3 * sweep))?;
+        }
         line(
             "updates/s",
             format!("{:.1} M", self.updates_per_second() / 1e6),
         )?;
-        let (max, mean) = self.communication;
-        line(
-            "communication",
-            format!(
-                "{:.1} % of the time on average, {:.1} % at most (waiting included)",
-                mean * 100.0,
-                max * 100.0
-            ),
-        )?;
+        let (max, mean) = self.waiting;
+        match &self.workers {
+            None => line(
+                "communication",
+                format!(
+                    "{:.1} % of the time on average, {:.1} % at most (waiting included)",
+                    mean * 100.0,
+                    max * 100.0
+                ),
+            )?,
+            Some(workers) => {
+                line(
+                    "workers busy",
+                    format!(
+                        "{:.1} % of the time on average, {:.1} % at least of a rank",
+                        (1.0 - mean) * 100.0,
+                        (1.0 - max) * 100.0
+                    ),
+                )?;
+                line(
+                    "firings",
+                    format!("{}, {} of them stolen", workers.firings, workers.stolen),
+                )?;
+            }
+        }
         line("residual norm", format!("{:.12e}", self.residual()))?;
         line(
             "max error",
