@@ -3,9 +3,11 @@
 //! The small ones are single files in `src/bin`. The others are modules here as well, so that
 //! tests run them on ranks that are threads.
 
+pub mod cannon;
 pub mod cli;
 pub mod exchange;
 pub mod gpu;
 pub mod hash;
 pub mod jacobi;
 pub mod progress;
+pub mod variant;

@@ -14,6 +14,7 @@ use super::halo::{Faces, Halo, Neighbors};
 use super::kernel::{self, Points};
 use super::layers::{face_points, fill_ghosts};
 use crate::gpu::Gpu;
+use crate::variant::zeros;
 
 /// A field with the one that is made from it.
 #[derive(Debug)]
@@ -349,12 +350,4 @@ impl DeviceField {
         };
         Ok(self.seen.insert(values))
     }
-}
-
-/// Zeros, or nothing if memory is full.
-pub fn zeros(elements: usize) -> Option<Vec<f64>> {
-    let mut field = Vec::new();
-    field.try_reserve_exact(elements).ok()?;
-    field.resize(elements, 0.0);
-    Some(field)
 }

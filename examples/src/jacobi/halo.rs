@@ -18,6 +18,7 @@ use osier::buffers::{Region, Regions};
 use osier::{Communicator, Datatype, Layout, Order, Result, Type, View};
 
 use super::decomposition::Block;
+use crate::variant::compute_beside;
 
 /// Neighbors of a block: for dimension `d`, entry `2 d` is the low side and `2 d + 1`
 /// the high side; `None` at the boundary of the grid, as MPI's `PROC_NULL`.
@@ -115,18 +116,7 @@ impl Halo {
                     pending.push(s.isend(face, neighbor, side)?);
                 }
             }
-            let started = Instant::now();
-            // One that is not complete drives all.
-            let mut first = 0;
-            compute(&mut || {
-                while pending.get_mut(first).is_some_and(|request| request.test()) {
-                    first += 1;
-                }
-            });
-            computed = started.elapsed();
-            for request in pending {
-                request.wait()?;
-            }
+            computed = compute_beside(pending, compute)?;
             Ok(())
         })?;
         Ok(begin.elapsed().saturating_sub(computed))

@@ -97,7 +97,7 @@ mod tests {
                 0 => (1, n + 1),
                 _ => (n, 0),
             };
-            for at in 0..to.len() {
+            for (at, arrived) in to.iter().enumerate() {
                 let [_, sy, sx] = block.sizes();
                 let mut place = [at / (sy * sx), at / sx % sy, at % sx];
                 let inside = (0..3).all(|e| e == d || (1..=block.points[e]).contains(&place[e]));
@@ -107,7 +107,7 @@ mod tests {
                 } else {
                     -1.0
                 };
-                assert_eq!(to[at], expected, "side {side}");
+                assert_eq!(*arrived, expected, "side {side}");
             }
             assert!(fill_ghosts(&mut to, &block, side, &face[1..]).is_err());
         }

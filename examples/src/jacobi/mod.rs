@@ -37,8 +37,9 @@ mod tasks;
 pub use decomposition::{Block, Decomposition};
 pub use kernel::checksum;
 pub use mode::Mode;
-pub use options::{By, Factor, Options, Triple};
-pub use report::{Report, Workers};
+pub use options::{Factor, Options, Triple};
+pub use report::Report;
 pub use run::run;
 
 pub use crate::cli::Failure;
+pub use crate::variant::By;

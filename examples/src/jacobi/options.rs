@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use osier::{Error, ErrorKind};
 
+use crate::variant::By;
+
 /// 7-point Jacobi for Poisson's equation on a block-decomposed 3-D grid
 #[derive(clap::Parser, Clone, Debug)]
 #[command(
@@ -81,27 +83,6 @@ pub struct Options {
     pub quiet: bool,
 }
 
-/// How faces are exchanged and blocks swept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum By {
-    /// Exchanges all faces, then sweeps.
-    Sync,
-    /// Sweeps what needs no ghosts while faces are on their way, then the rest.
-    Overlap,
-    /// A graph of tasks, several blocks for each rank.
-    Graph,
-}
-
-impl fmt::Display for By {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            By::Sync => "sync",
-            By::Overlap => "overlap",
-            By::Graph => "graph",
-        })
-    }
-}
-
 impl Options {
     /// Workers of a rank.
     pub fn workers(&self) -> usize {
@@ -113,24 +94,16 @@ impl Options {
     /// # Errors
     /// They do not.
     pub fn check(&self) -> osier::Result<()> {
-        let argument = |text: String| Err(Error::new(ErrorKind::Argument, text));
-        if self.by != By::Graph {
-            let given = [
-                ("--factor", self.factor.is_some()),
-                ("--workers", self.workers.is_some()),
-            ];
-            if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
-                return argument(format!(
-                    "{name} with --by {}: there are no tasks (hint: --by graph)",
-                    self.by
-                ));
-            }
-        }
+        self.by.check_task_options(&[
+            ("--factor", self.factor.is_some()),
+            ("--workers", self.workers.is_some()),
+        ])?;
         if self.device && self.by != By::Sync {
-            return argument(format!(
+            let text = format!(
                 "--device with --by {}: fields on devices are swept by --by sync only",
                 self.by
-            ));
+            );
+            return Err(Error::new(ErrorKind::Argument, text));
         }
         Ok(())
     }

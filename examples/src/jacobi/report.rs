@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::decomposition::Decomposition;
-use super::options::{By, Triple};
+use super::options::Triple;
+use crate::variant::{By, Workers, shares};
 
 /// Result of a run, the same at all ranks.
 #[derive(Clone, Debug)]
@@ -36,17 +37,6 @@ pub struct Report {
     pub checksum: u64,
     /// The picture, if one was drawn.
     pub picture: Option<PathBuf>,
-}
-
-/// What the workers of all ranks did during the sweeps.
-#[derive(Clone, Debug)]
-pub struct Workers {
-    /// Workers of each rank.
-    pub per_rank: usize,
-    /// Calls of tasks.
-    pub firings: u64,
-    /// Calls by another worker than the task's own.
-    pub stolen: u64,
 }
 
 impl Report {
@@ -108,30 +98,8 @@ impl fmt::Display for Report {
             "updates/s",
             format!("{:.1} M", self.updates_per_second() / 1e6),
         )?;
-        let (max, mean) = self.waiting;
-        match &self.workers {
-            None => line(
-                "communication",
-                format!(
-                    "{:.1} % of the time on average, {:.1} % at most (waiting included)",
-                    mean * 100.0,
-                    max * 100.0
-                ),
-            )?,
-            Some(workers) => {
-                line(
-                    "workers busy",
-                    format!(
-                        "{:.1} % of the time on average, {:.1} % at least of a rank",
-                        (1.0 - mean) * 100.0,
-                        (1.0 - max) * 100.0
-                    ),
-                )?;
-                line(
-                    "firings",
-                    format!("{}, {} of them stolen", workers.firings, workers.stolen),
-                )?;
-            }
+        for (name, value) in shares(self.workers.as_ref(), self.waiting) {
+            line(name, value)?;
         }
         line("residual norm", format!("{:.12e}", self.residual()))?;
         line(

@@ -10,13 +10,14 @@ use super::decomposition::{Block, Decomposition};
 use super::field::Field;
 use super::kernel;
 use super::mode::Mode;
-use super::options::{By, Options, Triple};
+use super::options::{Options, Triple};
 use super::picture;
-use super::report::{Report, Workers};
+use super::report::Report;
 use super::tasks::{Plan, Tasks};
 use crate::cli::Failure;
 use crate::gpu::Gpu;
 use crate::progress::Progress;
+use crate::variant::{By, Workers, idle_share};
 
 /// What the sweeps of a rank came to.
 struct Swept {
@@ -77,7 +78,7 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
     comm.allreduce(&[hash], &mut checksum, Op::Sum)?;
     let workers = match &swept.workers {
         None => None,
-        Some(counts) => Some(add_up(comm, counts, options)?),
+        Some(counts) => Some(Workers::of(comm, options.workers(), counts)?),
     };
 
     if let Some(path) = &picture {
@@ -184,11 +185,9 @@ fn by_tasks(
     let ran = tasks.sweep(options.workers())?;
     let seconds = begin.elapsed().as_secs_f64();
     let workers = ran.map_or_else(Vec::new, |report| report.workers);
-    let idle: u64 = workers.iter().map(|worker| worker.idle_ns).sum();
-    let present = seconds * options.workers() as f64;
 
     let squares = tasks.residual_squares(cart)?;
-    let last = squares.len() - 1;
+    let last = squares.len().saturating_sub(1);
     let sweeps = |at: usize| match at == last {
         true => options.sweeps,
         false => at * options.norm_every,
@@ -197,30 +196,11 @@ fn by_tasks(
     let norms = norms.map(|(at, sum)| (sweeps(at), norm_of(*sum, parts)));
     Ok(Swept {
         seconds,
-        share: if present > 0.0 {
-            1e-9 * idle as f64 / present
-        } else {
-            0.0
-        },
+        share: idle_share(&workers, options.workers(), seconds),
         norms: norms.collect(),
         fields: tasks.into_fields(),
         place: "host".into(),
         workers: Some(workers),
-    })
-}
-
-/// What the workers of all ranks did. Collective.
-fn add_up(comm: &Communicator, counts: &[Counts], options: &Options) -> Result<Workers> {
-    let own: [u64; 2] = [
-        counts.iter().map(|worker| worker.firings).sum(),
-        counts.iter().map(|worker| worker.stolen).sum(),
-    ];
-    let mut all = [0u64; 2];
-    comm.allreduce(&own, &mut all, Op::Sum)?;
-    Ok(Workers {
-        per_rank: options.workers(),
-        firings: all[0],
-        stolen: all[1],
     })
 }
 

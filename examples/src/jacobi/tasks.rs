@@ -22,17 +22,17 @@
 //! 2011, section 3.1 (Jacobi in 3-D as a graph, by over-decomposition alone).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Report, Task, TaskError};
 use osier::{Communicator, Op, Result};
 
 use super::decomposition::{Block, Decomposition};
-use super::field::zeros;
 use super::kernel;
 use super::layers::{copy_face, fill_ghosts};
 use super::mode::Mode;
 use crate::progress::Progress;
+use crate::variant::{lock, zeros};
 
 /// The blocks of a rank, and the graph of all.
 pub struct Tasks {
@@ -302,8 +302,4 @@ impl Task for Sweeper {
         self.put_faces(cx, body);
         Ok(Next::Wait)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
