@@ -47,8 +47,8 @@ impl By {
     }
 }
 
-/// Calls `compute` while requests are in flight, with what it calls now and then to drive
-/// them on; then waits for them. Returns the time of `compute`.
+/// Computes while requests are in flight, then waits for them. `compute` is passed a function
+/// that makes progress, to be called between parts of the work. Returns the time of `compute`.
 ///
 /// # Errors
 /// A request has failed.
@@ -57,7 +57,7 @@ pub fn compute_beside(
     compute: impl FnOnce(&mut dyn FnMut()),
 ) -> Result<Duration> {
     let begin = Instant::now();
-    // One that is not complete drives all.
+    // A test of one request makes progress for all.
     let mut first = 0;
     compute(&mut || {
         while requests.get_mut(first).is_some_and(ScopedRequest::test) {
@@ -126,7 +126,7 @@ pub fn shares(workers: Option<&Workers>, (max, mean): (f64, f64)) -> Vec<(&'stat
     vec![("workers busy", busy), ("firings", firings)]
 }
 
-/// The contents of a mutex, whatever became of who held it last.
+/// Locks a mutex, also after a panic of its holder: the graph has reported that by then.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

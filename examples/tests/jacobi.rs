@@ -30,7 +30,7 @@ fn run(n: usize, options: &Options) -> Report {
     reports.into_iter().next().expect("a rank")
 }
 
-/// The checksum after so many sweeps over one array, point by point.
+/// The checksum after the sweeps, done over one array, point by point.
 fn reference(options: &Options) -> u64 {
     let grid = options.grid.zyx();
     let block = Block {

@@ -111,7 +111,8 @@ impl Plan {
         [number / q % q, number % q, number / (q * q)]
     }
 
-    /// The rank of a place, of this many: as many places for each as for another, but for one.
+    /// The rank of a place in a graph over a number of ranks: runs of places by their numbers,
+    /// whose lengths differ by at most one.
     pub fn rank(&self, place: [usize; 3], ranks: usize) -> usize {
         (self.number(place) as u128 * ranks as u128 / self.places() as u128) as usize
     }

@@ -90,9 +90,9 @@ impl Halo {
         self.neighbors
     }
 
-    /// Receives the faces of the neighbors, by side, and meanwhile calls `compute`, with what
-    /// it calls now and then to drive the messages on. Memory of sides with a neighbor has as
-    /// many points as their faces. Returns the time before and after `compute`.
+    /// Receives the faces of the neighbors into `arriving`, by side, and computes meanwhile, as
+    /// [`compute_beside`]. The memory of a side with a neighbor is as long as its face. Returns
+    /// the time in communication: all but `compute`.
     pub fn exchange_beside(
         &self,
         comm: &Communicator,

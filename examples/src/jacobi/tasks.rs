@@ -19,7 +19,8 @@
 //!
 //! # Sources
 //! P. Cicotti, S. Baden, "Latency hiding and performance tuning with graph-based execution",
-//! 2011, section 3.1 (Jacobi in 3-D as a graph, by over-decomposition alone).
+//! DFM 2011, section 3.1: Jacobi in 3-D as a graph with several tasks for each core. Priorities
+//! and the memory of faces are ours.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
