@@ -91,7 +91,8 @@ impl Progress {
                 let now = (done as u128 * 10 / *steps as u128) as usize;
                 if now > *tenths {
                     *tenths = now;
-                    eprintln!("{:>3} % {step} {done}/{steps} {message}", now * 10);
+                    let line = format!("{:>3} % {step} {done}/{steps} {message}", now * 10);
+                    eprintln!("{}", line.trim_end());
                 }
             }
         }
