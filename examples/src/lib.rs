@@ -4,6 +4,7 @@
 //! `jacobi3d`, is a library as well, so that tests run it on ranks that are
 //! threads.
 
+pub mod align;
 pub mod cli;
 pub mod exchange;
 pub mod gpu;

@@ -26,7 +26,7 @@ mod kernel;
 mod mode;
 mod options;
 mod picture;
-mod progress;
+pub(crate) mod progress;
 mod report;
 mod run;
 

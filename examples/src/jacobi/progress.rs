@@ -119,7 +119,7 @@ impl Progress {
 
 /// A terminal of which only the carriage return is known.
 #[derive(Debug)]
-struct OneLine;
+pub(crate) struct OneLine;
 
 impl TermLike for OneLine {
     fn width(&self) -> u16 {
