@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
 
 use clap::Parser;
 use osier::testing::ranks;
@@ -91,7 +90,7 @@ fn pair(folder: &Folder, first: &[u8], second: &[u8]) -> String {
 #[test]
 fn all_variants_agree_with_the_sequential_program() {
     let folder = Folder::new("variants");
-    let first = mutation::random(150, 3);
+    let first = mutation::random(150, 3).expect("memory");
     let second = mutation::mutate(&first, 0.3, 4);
     let files = pair(&folder, &first, &second);
     let scoring = Scoring::new(1, -1, -2).expect("scores");
@@ -228,6 +227,7 @@ fn what_is_wrong_is_the_same_at_all_ranks() {
             "'mutated' is empty",
         ),
         ("--random 0".into(), "'random' is empty"),
+        ("--random 9999999999999999999".into(), "no memory"),
         ("--random 100000 --block 1".into(), "--block 1"),
         ("--gap 1".into(), "a gap scores 1"),
         ("--by sync --workers 2".into(), "--workers 2"),
@@ -320,7 +320,7 @@ proptest! {
 /// Scores at the limits of a byte.
 #[test]
 fn the_largest_differences_fit() {
-    let first = Arc::new(mutation::random(300, 5));
+    let first = mutation::random(300, 5).expect("memory");
     let second = mutation::mutate(&first, 0.3, 6);
     for (alike, unlike, gap) in [(254, 254, 0), (254, 0, 0), (100, -300, -77), (0, 0, -127)] {
         let scoring = Scoring::new(alike, unlike, gap).expect("scores");

@@ -83,10 +83,14 @@ fn sequences(options: &Options) -> std::result::Result<[Sequence; 2], String> {
         fasta::read(&options.files[at], record).map_err(|e| e.to_string())
     };
     let first = match options.files.len() {
-        0 => Sequence {
-            name: "random".into(),
-            letters: mutation::random(options.random.unwrap_or(LETTERS), options.seed),
-        },
+        0 => {
+            let length = options.random.unwrap_or(LETTERS);
+            let letters = mutation::random(length, options.seed).ok_or_else(|| {
+                format!("--random {length}: no memory for the letters, expected fewer")
+            })?;
+            let name = "random".into();
+            Sequence { name, letters }
+        }
         1 => read(0)?,
         _ => return Ok([read(0)?, read(1)?]),
     };

@@ -33,10 +33,13 @@ impl SplitMix64 {
     }
 }
 
-/// A sequence of bases, each as likely as the others.
-pub fn random(length: usize, seed: u64) -> Vec<u8> {
+/// A sequence of bases, each as likely as the others; `None` if there is no memory for it.
+pub fn random(length: usize, seed: u64) -> Option<Vec<u8>> {
     let mut random = SplitMix64::new(seed);
-    (0..length).map(|_| random.base()).collect()
+    let mut letters = Vec::new();
+    letters.try_reserve_exact(length).ok()?;
+    letters.extend((0..length).map(|_| random.base()));
+    Some(letters)
 }
 
 /// A mutation: each letter changes with probability `rate`, and then, as likely as each
@@ -70,9 +73,10 @@ mod tests {
 
     #[test]
     fn seeds_decide() {
-        let letters = random(10_000, 1);
-        assert_eq!(letters, random(10_000, 1));
-        assert_ne!(letters, random(10_000, 2));
+        assert_eq!(random(usize::MAX, 1), None);
+        assert_ne!(random(10_000, 1), random(10_000, 2));
+        let letters = random(10_000, 1).expect("memory");
+        assert_eq!(random(10_000, 1).as_ref(), Some(&letters));
         assert_eq!(mutate(&letters, 0.0, 7), letters);
         let mutated = mutate(&letters, 0.1, 7);
         assert_eq!(mutated, mutate(&letters, 0.1, 7));

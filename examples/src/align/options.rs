@@ -34,9 +34,9 @@ pub struct Options {
     #[arg(long, value_name = "LENGTH", conflicts_with = "files")]
     pub random: Option<usize>,
 
-    /// Share of letters that mutate, where there are not two files: substituted,
-    /// deleted, or one inserted [default: 0.1]
-    #[arg(long, value_name = "RATE")]
+    /// Share of letters that mutate, where there are not two files: they are
+    /// substituted, deleted, or get one in front [default: 0.1]
+    #[arg(verbatim_doc_comment, long, value_name = "RATE")]
     pub mutate: Option<f64>,
 
     /// Seed of random letters and mutation
@@ -82,14 +82,14 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub workers: usize,
 
-    /// Tasks nearer to the top, and of blocks to the left, run first (--by blocks,
-    /// panels); the task runtime tells above, at and below the middle apart
-    #[arg(long)]
+    /// Tasks nearer to the top, and of blocks to the left, run first; three
+    /// bands: above, at and below the middle (--by blocks, panels)
+    #[arg(verbatim_doc_comment, long)]
     pub priority: bool,
 
-    /// Borders under way: receives and sends (--by overlap), or how far a panel
-    /// runs ahead of the one below (--by panels)
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    /// Posted receives, and sends under way (--by overlap), or how many blocks
+    /// a panel runs ahead of the one below (--by panels)
+    #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 8)]
     pub window: u32,
 
     /// Keep no borders, and find the score alone
@@ -112,7 +112,7 @@ pub struct Options {
 /// How the matrix is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
-    /// Columns of blocks around a ring of ranks, blocking send and receive
+    /// Columns of blocks around a ring of ranks, by blocking calls
     Sync,
     /// The same ring, with a window of posted requests
     Overlap,
@@ -148,12 +148,18 @@ impl fmt::Display for Variant {
     }
 }
 
+const MOST_WORKERS: usize = 1024;
+
 impl Options {
     /// What does not fit together, whatever the files are.
     pub(super) fn check(&self) -> Result<(), String> {
         let by = self.by;
-        if self.block == 0 || self.window == 0 || self.workers == 0 {
-            return Err("--block, --window and --workers: 0, expected at least 1".into());
+        if self.block == 0 || self.window == 0 {
+            return Err("--block or --window 0, expected at least 1".into());
+        }
+        if !(1..=MOST_WORKERS).contains(&self.workers) {
+            let workers = self.workers;
+            return Err(format!("--workers {workers}, expected 1 to {MOST_WORKERS}"));
         }
         if !by.is_graph() && self.workers > 1 {
             let workers = self.workers;
@@ -213,6 +219,8 @@ mod tests {
         };
         for (line, part) in [
             ("--block 0", "at least 1"),
+            ("--workers 0", "--workers 0"),
+            ("--workers 9999", "1 to 1024"),
             ("--by sync --workers 2", "--workers 2 with --by sync"),
             ("--by overlap --priority", "--priority with --by overlap"),
             ("a.fa b.fa --mutate 0.1", "two files"),

@@ -77,7 +77,7 @@ impl fmt::Display for Report {
         let (ranks, threads) = self.threads;
         line(
             "filled by",
-            format!("{}, {ranks} ranks of {threads}", self.by),
+            format!("{}, {ranks} ranks x {threads} workers", self.by),
         )?;
         let ([rows, columns], block) = self.blocks;
         line(
