@@ -87,8 +87,8 @@ pub struct Options {
     #[arg(verbatim_doc_comment, long)]
     pub priority: bool,
 
-    /// Posted receives, and sends under way (--by overlap), or how many blocks
-    /// a panel runs ahead of the one below (--by panels)
+    /// Posted receives, and sends under way (--by overlap), or how far a
+    /// panel runs ahead of the one below (--by panels)
     #[arg(verbatim_doc_comment, long, value_name = "N", default_value_t = 8)]
     pub window: u32,
 
