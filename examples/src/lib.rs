@@ -4,6 +4,7 @@
 //! tests run them on ranks that are threads.
 
 pub mod cannon;
+pub mod align;
 pub mod cli;
 pub mod exchange;
 pub mod gpu;
