@@ -3,8 +3,8 @@
 //! The small ones are single files in `src/bin`. The others are modules here as well, so that
 //! tests run them on ranks that are threads.
 
-pub mod cannon;
 pub mod align;
+pub mod cannon;
 pub mod cli;
 pub mod exchange;
 pub mod gpu;

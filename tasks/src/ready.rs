@@ -28,20 +28,28 @@ fn band_of(priority: i32) -> usize {
 pub(crate) struct Exact {
     /// Those in `queue`, to be looked at without its lock.
     len: AtomicUsize,
-    queue: Mutex<(u64, BinaryHeap<(i32, Reverse<u64>, u32)>)>,
+    queue: Mutex<ByPriority>,
+}
+
+#[derive(Default)]
+struct ByPriority {
+    /// Tasks that were ever queued.
+    count: u64,
+    /// Priority, age and number.
+    tasks: BinaryHeap<(i32, Reverse<u64>, u32)>,
 }
 
 impl Exact {
-    fn lock(&self) -> MutexGuard<'_, (u64, BinaryHeap<(i32, Reverse<u64>, u32)>)> {
+    fn lock(&self) -> MutexGuard<'_, ByPriority> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, priority: i32, task: u32) {
         let mut queue = self.lock();
-        queue.0 += 1;
-        let number = Reverse(queue.0);
-        queue.1.push((priority, number, task));
-        self.len.store(queue.1.len(), Ordering::Relaxed);
+        queue.count += 1;
+        let number = Reverse(queue.count);
+        queue.tasks.push((priority, number, task));
+        self.len.store(queue.tasks.len(), Ordering::Relaxed);
     }
 
     fn pop(&self) -> Option<u32> {
@@ -49,8 +57,8 @@ impl Exact {
             return None;
         }
         let mut queue = self.lock();
-        let task = queue.1.pop();
-        self.len.store(queue.1.len(), Ordering::Relaxed);
+        let task = queue.tasks.pop();
+        self.len.store(queue.tasks.len(), Ordering::Relaxed);
         task.map(|(.., task)| task)
     }
 }

@@ -426,11 +426,10 @@ impl Instance {
     unsafe fn write_packed(&self, branch: u32, number: u32, packed: &[u8]) {
         let element = self.element(branch);
         if element.dense && packed.len() == element.bytes {
-            // SAFETY: invariant 4 of `instance`: the caller's contract: room for one element.
-            unsafe {
-                let to = self.slot(branch, number).room(element, 1);
-                std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len());
-            }
+            // SAFETY: invariant 4 of `instance`: the caller's contract.
+            let to = unsafe { self.slot(branch, number).room(element, 1) };
+            // SAFETY: invariant 4 of `instance`: there is room for one element, which this is.
+            unsafe { std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len()) };
             return;
         }
         let len = packed.len() / element.layout.size().max(1);
@@ -484,29 +483,7 @@ impl Instance {
         fired: &mut (impl Fired + ?Sized),
     ) {
         let state = &self.branches[branch as usize];
-        let mut read = 0;
-        while self.alone {
-            // As below, by the one thread that is there.
-            let tail = state.tail.load(Ordering::Relaxed);
-            if tail == state.next.load(Ordering::Relaxed) || !self.slot(branch, tail).is_free() {
-                break;
-            }
-            state.tail.store(tail.wrapping_add(1), Ordering::Relaxed);
-            read += 1;
-        }
-        while !self.alone {
-            let tail = state.tail.load(Ordering::SeqCst);
-            let written = state.next.load(Ordering::Acquire);
-            if tail == written || !self.slot(branch, tail).is_free() {
-                break;
-            }
-            let after = tail.wrapping_add(1);
-            let moved =
-                state
-                    .tail
-                    .compare_exchange(tail, after, Ordering::SeqCst, Ordering::SeqCst);
-            read += u32::from(moved.is_ok());
-        }
+        let read = self.count_read(branch);
         if read == 0 {
             return;
         }
@@ -517,6 +494,29 @@ impl Instance {
             let owed = state.owed.swap(0, Ordering::AcqRel);
             if owed > 0 {
                 fired.credit(self, rank, place, owed);
+            }
+        }
+    }
+
+    /// Messages of a branch from another rank that all have read, in their order, and that nobody
+    /// has counted.
+    fn count_read(&self, branch: u32) -> u32 {
+        let state = &self.branches[branch as usize];
+        let mut read = 0;
+        loop {
+            let tail = state.tail.load(Ordering::SeqCst);
+            let written = state.next.load(Ordering::Acquire);
+            if tail == written || !self.slot(branch, tail).is_free() {
+                return read;
+            }
+            let after = tail.wrapping_add(1);
+            if self.alone {
+                state.tail.store(after, Ordering::Relaxed);
+                read += 1;
+            } else {
+                let (tells, sees) = (Ordering::SeqCst, Ordering::SeqCst);
+                let moved = state.tail.compare_exchange(tail, after, tells, sees);
+                read += u32::from(moved.is_ok());
             }
         }
     }
