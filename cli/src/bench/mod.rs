@@ -22,6 +22,7 @@
 //! | [`floor`] | what the machine could do |
 //! | [`floors`] | what two processes could do for a collective |
 //! | [`tasks`] | firings and edges of task graphs |
+//! | [`patterns`] | dependence patterns over task graphs and over messages |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
@@ -40,6 +41,7 @@ pub mod layout;
 mod messages;
 mod options;
 mod pack;
+mod patterns;
 mod plot;
 pub(crate) mod progress;
 mod report;
@@ -365,6 +367,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = options::parse_size)]
     max_span: Option<usize>,
 
+    #[command(flatten)]
+    of_patterns: patterns::Options,
+
     /// Write the shapes as text for the programs of the peers, measure nothing
     #[arg(long, value_name = "FILE", hide = true)]
     export: Option<PathBuf>,
@@ -399,6 +404,8 @@ enum Bench {
     Threads,
     /// Firings and edges of task graphs
     Tasks,
+    /// Tasks with the dependences of a pattern, and what they cost beside their work
+    Patterns,
     /// Start to end of an empty program
     Launch,
     /// What two processes could do for a collective
@@ -461,6 +468,7 @@ impl Bench {
             Bench::Datatype => "datatype",
             Bench::Threads => "threads",
             Bench::Tasks => "tasks",
+            Bench::Patterns => "patterns",
             Bench::Launch => "launch",
             Bench::Floors => "floors",
             Bench::Barrier => "barrier",
@@ -618,6 +626,7 @@ fn start(args: &Args) -> Result<ExitCode> {
         Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
         Bench::Tasks if in_job => return Ok(tasks::edges(&plan)),
+        Bench::Patterns if in_job => return Ok(patterns::run(args)),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job && plan.bench.operation().is_some() => return Ok(collectives::run(&plan)),
         _ if in_job => return Ok(messages::run(&plan)),
@@ -631,6 +640,9 @@ fn start(args: &Args) -> Result<ExitCode> {
                 }
                 tasks::firings(&plan)?;
             }
+            if args.bench == Bench::Patterns {
+                patterns::check(args, plan.ranks)?;
+            }
             run::check_ranks(plan.ranks).map_err(Failure::usage)?;
             let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
             if std::io::stderr().is_terminal() {
@@ -641,6 +653,7 @@ fn start(args: &Args) -> Result<ExitCode> {
                 match args.bench {
                     // Its threads go to their places themselves.
                     Bench::Threads => Some(run::Bind::None),
+                    Bench::Patterns if args.of_patterns.has_workers() => Some(run::Bind::None),
                     _ => (plan.ranks <= cores).then_some(run::Bind::Core),
                 }
             });
