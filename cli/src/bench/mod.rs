@@ -106,6 +106,10 @@ Examples:
       how good the model is: its numbers measured by the same job
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
+  osier bench patterns --pattern fft --program messages --points 1
+      tasks of a butterfly, one for each core, by messages instead of a graph
+  osier bench patterns --pattern all_to_all -n 1 --workers 2
+      one rank of two workers
   osier bench pack --device --shapes V,T,stair,block-8 --json gpu.json
       packing in device memory; OSIER_DEBUG=cuda-library may name the emulated driver
   osier bench pack --device --shapes V,T --sizes 8M --blocks 1,2,4,8,16,32,132
@@ -136,6 +140,11 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
   tasks         task graphs: a firing with 0 to 3 dependences by one worker and by two,
                 ns, beside a bare loop; then, between two ranks, an edge from its put
                 to the start of its task, us, beside send and recv
+  patterns      tasks with the dependences of a pattern (trivial, no_comm, stencil_1d,
+                stencil_1d_periodic, dom, tree, fft, all_to_all, nearest, spread,
+                random_nearest; after Task Bench, Slaughter et al., SC20), whose
+                kernel gets shorter from row to row: time of a task of a core, us,
+                and Gflop/s; every input is checked
   launch        start to end of an empty program under osier run, ms
   floors        two processes without a library do what a collective of two ranks
                 (--of) must, us: read what the other has just written (direct, the
@@ -341,7 +350,8 @@ pub struct Args {
     plot: Option<PathBuf>,
 
     /// Write an array of {bench, layout, memory, transport, threads, ranks, bytes, unit,
-    /// value, floor, spread, library}
+    /// value, floor, spread, library}; of `patterns` {bench, pattern, program, ranks, workers,
+    /// width, steps, iterations, output_bytes, tasks, graph, seconds, flops_per_s}
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 

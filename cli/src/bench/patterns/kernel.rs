@@ -260,7 +260,8 @@ mod tests {
         #[target_feature(enable = "avx2,fma")]
         fn firsts(iterations: u64) -> Vec<f64> {
             let values = fused::compute(iterations);
-            values.map(std::arch::x86_64::_mm256_cvtsd_f64).to_vec()
+            let first = |vector| std::arch::x86_64::_mm256_cvtsd_f64(vector);
+            values.into_iter().map(first).collect()
         }
         if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
             eprintln!("skipped: this processor has no fused multiply-add");
