@@ -297,27 +297,32 @@ static int tag_of(const struct graph *g, long producer, long consumer)
                  first_of(g, rank_of(g, consumer)));
 }
 
-static struct edges edges_of(const struct graph *g, long set, long point)
+/* Fills the edges of all points of this rank in one set. */
+static void edges_of(const struct graph *g, long set, long begins, long ends, struct edges *edges)
 {
-    struct edges e = {0};
     size_t w = (size_t)g->width;
     long *needs = malloc(sizeof *needs * w);
-    e.inputs = malloc(sizeof *e.inputs * w);
-    e.outputs = malloc(sizeof *e.outputs * w);
-    e.n_inputs = dependences(g, set, point, needs);
-    for (int k = 0; k < e.n_inputs; k++)
-        e.inputs[k] =
-            (struct edge){needs[k], rank_of(g, needs[k]), tag_of(g, needs[k], point)};
+    for (long i = begins; i < ends; i++) {
+        struct edges *e = edges + (i - begins);
+        e->inputs = malloc(sizeof *e->inputs * w);
+        e->outputs = malloc(sizeof *e->outputs * w);
+        e->n_inputs = e->n_outputs = 0;
+    }
     for (long i = 0; i < g->width; i++) {
-        if (rank_of(g, i) == bench_rank)
-            continue;
         int n = dependences(g, set, i, needs);
-        for (int k = 0; k < n; k++)
-            if (needs[k] == point)
-                e.outputs[e.n_outputs++] = (struct edge){i, rank_of(g, i), tag_of(g, point, i)};
+        for (int k = 0; k < n; k++) {
+            long j = needs[k];
+            int tag = tag_of(g, j, i);
+            if (is_in(i, begins, ends)) {
+                struct edges *e = edges + (i - begins);
+                e->inputs[e->n_inputs++] = (struct edge){j, rank_of(g, j), tag};
+            } else if (is_in(j, begins, ends)) {
+                struct edges *e = edges + (j - begins);
+                e->outputs[e->n_outputs++] = (struct edge){i, rank_of(g, i), tag};
+            }
+        }
     }
     free(needs);
-    return e;
 }
 
 static void check(const uint64_t *input, int words, long step, long point)
@@ -339,11 +344,11 @@ static void schedule(const struct graph *g, long iterations, int words, int bulk
     struct edges *table = malloc(sizeof *table * (size_t)(n_sets * own));
     for (int set = 0; set < n_sets; set++) {
         int requests = 0;
+        struct edges *edges = table + set * own;
+        edges_of(g, set, begins, ends, edges);
         for (int p = 0; p < own; p++) {
-            struct edges e = edges_of(g, set, begins + p);
-            table[set * own + p] = e;
-            most = (int)at_least(most, e.n_inputs);
-            requests += e.n_inputs + e.n_outputs;
+            most = (int)at_least(most, edges[p].n_inputs);
+            requests += edges[p].n_inputs + edges[p].n_outputs;
         }
         all = (int)at_least(all, requests);
     }
@@ -510,7 +515,7 @@ int main(int argc, char **argv)
         double flops = (double)tasks * (double)(2 * DOUBLES * kernels[r] + DOUBLES);
         if (!bench_rank) {
             printf("{\"bench\":\"patterns\",\"pattern\":\"%s\",\"program\":\"%s\",\"ranks\":%d,"
-                   "\"workers\":1,\"width\":%ld,\"steps\":%ld,\"iterations\":%ld,"
+                   "\"workers\":1,\"block\":1,\"width\":%ld,\"steps\":%ld,\"iterations\":%ld,"
                    "\"output_bytes\":%ld,\"tasks\":%ld,\"graph\":\"%016llx\",\"seconds\":%.9g,"
                    "\"flops_per_s\":%.9g}\n",
                    pattern, program, bench_ranks, g.width, g.steps, kernels[r], output, tasks,

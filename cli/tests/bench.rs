@@ -715,6 +715,7 @@ fn patterns_run_on_ranks_and_workers() {
                 assert_eq!(number(&rows[1], "tasks"), width * 40);
             }
             assert!(rows[0]["seconds"].as_f64().unwrap() > 0.0);
+            patterns(&[&size[..], &graph, &["--block", "3"]].concat());
             if workers == "1" {
                 let program = ["-n", ranks, "--points", points, "--program", "messages"];
                 let messages = patterns(&[&size[..], &program].concat());
@@ -786,7 +787,7 @@ fn patterns_that_do_not_fit_are_refused() {
         let errors = refused(&[&two[..], &[pattern]].concat());
         assert!(errors.contains(said), "{errors}");
     }
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["patterns", "--program", "bare"], "trivial and no_comm"),
         (
             &["patterns", "--program", "messages", "--workers", "2"],
@@ -795,6 +796,10 @@ fn patterns_that_do_not_fit_are_refused() {
         (
             &["patterns", "--kernel", "1,2,3", "--steps", "4,5"],
             "2 numbers for 3",
+        ),
+        (
+            &["patterns", "--block", "3"],
+            "does not divide the 8 points",
         ),
         (&["patterns", "--output", "24"], "a multiple of 16"),
         (

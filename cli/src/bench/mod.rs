@@ -351,7 +351,7 @@ pub struct Args {
 
     /// Write an array of {bench, layout, memory, transport, threads, ranks, bytes, unit,
     /// value, floor, spread, library}; of `patterns` {bench, pattern, program, ranks, workers,
-    /// width, steps, iterations, output_bytes, tasks, graph, seconds, flops_per_s}
+    /// block, width, steps, iterations, output_bytes, tasks, graph, seconds, flops_per_s}
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 

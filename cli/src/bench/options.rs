@@ -208,8 +208,8 @@ impl Plan {
         }
         if bench != Bench::Patterns && args.of_patterns.are_given() {
             return Err(Failure::usage(
-                "--pattern, --way, --points, --workers, --kernel, --steps, --radix, --period, \
-                 --fraction and --output are options of patterns",
+                "--pattern, --program, --points, --workers, --block, --kernel, --steps, --radix, \
+                 --period, --fraction and --output are options of patterns",
             ));
         }
         if bench == Bench::Pack && args.memory != [Memory::Plain] {

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`dependences`] | which points a point needs |
 //! | [`kernel`] | work, output and validation of a task |
-//! | [`graph`] | persistent tasks |
+//! | [`graph`], [`blocks`] | persistent tasks, for each point or for a block of them |
 //! | [`messages`] | the non-blocking program over a communicator |
 //! | [`bare`] | the loop that a runtime cannot do without, and the kernel alone |
 //!
@@ -20,6 +20,7 @@
 //! of Task Bench.
 
 mod bare;
+mod blocks;
 mod dependences;
 mod graph;
 mod kernel;
@@ -73,6 +74,12 @@ pub struct Options {
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=256))]
     workers: Option<usize>,
 
+    /// Points that one task of a graph computes at each step, of `patterns`; a divisor of those of
+    /// a rank [default: 1]
+    #[arg(long, value_name = "N",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=MOST_POINTS as u64))]
+    block: Option<usize>,
+
     /// Iterations of a task's kernel, a row each [default: 524288 down to 16 by halves]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
     kernel: Vec<u64>,
@@ -119,6 +126,7 @@ impl Options {
             || self.program.is_some()
             || self.points.is_some()
             || self.workers.is_some()
+            || self.block.is_some()
             || !self.kernel.is_empty()
             || !self.steps.is_empty()
             || self.radix.is_some()
@@ -144,11 +152,13 @@ struct Run {
     words: usize,
     ranks: usize,
     workers: usize,
+    /// Points of a task of a graph.
+    block: usize,
     repetitions: u64,
 }
 
 impl Run {
-    /// Ranks over the points and phases of a graph.
+    /// Ranks over the tasks and phases of a graph.
     fn grid(&self) -> Vec<usize> {
         vec![self.ranks, 1]
     }
@@ -173,6 +183,7 @@ struct Line {
     program: String,
     ranks: usize,
     workers: usize,
+    block: usize,
     width: usize,
     steps: usize,
     iterations: u64,
@@ -204,9 +215,9 @@ pub fn check(args: &Args, ranks: usize) -> Result<()> {
     }
     let options = &args.of_patterns;
     let program = options.program.unwrap_or(PatternProgram::Graph);
-    if options.has_workers() && program != PatternProgram::Graph {
+    if (options.has_workers() || options.block.is_some()) && program != PatternProgram::Graph {
         return Err(Failure::usage(
-            "--workers is about graphs: other programs have one thread a rank",
+            "--workers and --block are about graphs: other programs have one thread a rank",
         ));
     }
     if program == PatternProgram::Bare {
@@ -261,6 +272,13 @@ fn run_of(args: &Args, ranks: usize, iterations: u64, steps: usize) -> Result<Ru
             "{points} points for each of {workers} workers: a rank has at most {MOST_POINTS}"
         )));
     }
+    let block = options.block.unwrap_or(1);
+    if points * workers % block != 0 {
+        return Err(Failure::usage(format!(
+            "--block {block} does not divide the {} points of a rank",
+            points * workers
+        )));
+    }
     let graph = PointGraph {
         dependence: options.pattern.unwrap_or(Dependence::Stencil1d),
         steps,
@@ -278,6 +296,7 @@ fn run_of(args: &Args, ranks: usize, iterations: u64, steps: usize) -> Result<Ru
         words: output / 8,
         ranks,
         workers,
+        block,
         repetitions: args.repetitions.unwrap_or(REPETITIONS),
     })
 }
@@ -364,6 +383,7 @@ fn line_of(run: &Run, program: PatternProgram, seconds: &[f64]) -> Line {
         program: name_of(program),
         ranks: run.ranks,
         workers: run.workers,
+        block: run.block,
         width: run.graph.width,
         steps: run.graph.steps,
         iterations: run.iterations,
@@ -423,6 +443,7 @@ mod tests {
                 words: 2,
                 ranks,
                 workers: 1,
+                block: 1,
                 repetitions: 1,
             };
             for point in 0..width {

@@ -21,11 +21,15 @@ use std::time::Instant;
 
 use super::dependences::Dependence;
 use super::kernel::{Cell, Kernel};
-use super::{Result, Run};
+use super::{Result, Run, blocks};
 
 /// Seconds of each repetition, after one that warms up.
 pub fn measure(comm: &Communicator, run: &Run) -> Result<Vec<f64>> {
-    let graph = Graph::build(comm, describe(run))?;
+    let description = match run.block {
+        1 => describe(run),
+        _ => blocks::describe(run),
+    };
+    let graph = Graph::build(comm, description)?;
     let mut seconds = Vec::new();
     for repetition in 0..=run.repetitions {
         comm.barrier()?;
