@@ -729,6 +729,23 @@ fn patterns_run_on_ranks_and_workers() {
 }
 
 #[test]
+fn patterns_of_one_point_run() {
+    for pattern in [
+        "trivial",
+        "no_comm",
+        "stencil_1d",
+        "dom",
+        "tree",
+        "all_to_all",
+        "nearest",
+    ] {
+        let size = ["--pattern", pattern, "--kernel", "1", "--steps", "9"];
+        let rows = patterns(&[&size[..], &["-n", "1", "--points", "1"]].concat());
+        assert_eq!(rows[0]["tasks"], 9);
+    }
+}
+
+#[test]
 fn patterns_have_outputs_of_many_cells_and_wide_radices() {
     for program in ["graph", "messages"] {
         let args = [

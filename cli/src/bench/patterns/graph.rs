@@ -11,8 +11,8 @@
 //! point 1  (1,0) -> (1,1) -> (1,2) -> (1,0) ...
 //! ```
 //!
-//! One `put` sends an output to all its consumers, one message to a rank. The first step of a
-//! task that no message fires is in `init`.
+//! One `put` sends an output to all its consumers, one message to a rank. Tasks of step 0, which
+//! no message fires, run in `init`.
 
 use osier::Communicator;
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Rule, Task, TaskError};
@@ -61,12 +61,13 @@ fn describe(run: &Run) -> Description {
         &[points.width, phases],
         Placement::Grid(run.grid()),
     );
-    let ports = (points.has_edges()).then(|| {
+    let ports = points.has_edges().then(|| {
         let output = graph.output::<u64>(family, "output");
         let inputs = graph.input::<u64>(family, "inputs");
         graph.begins(output);
         let own = match points.dependence {
-            Dependence::Dom => {
+            // A sweep of one point has no left neighbors.
+            Dependence::Dom if points.width > 1 => {
                 let own = graph.input::<u64>(family, "own");
                 graph.connect(output, own, |at: [usize; 2]| [at]);
                 graph.rule(family, Rule::Ports(vec![inputs.number()]));

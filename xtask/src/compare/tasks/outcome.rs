@@ -28,16 +28,15 @@ const OF_BARE: f64 = 3.0;
 pub fn accepted(sweeps: &[Sweep], row: Row, column: Column) -> (Vec<f64>, Vec<Rejected>) {
     let mut found = (Vec::new(), Vec::new());
     for sweep in sweeps.iter().filter(|sweep| sweep.is_of(row, column)) {
-        let of_round = |s: &&Sweep| s.is_of(row, Column::Kernel) && s.round == sweep.round;
+        let of_round = |s: &&Sweep| s.is_of(row, column.peak()) && s.round == sweep.round;
         let kernels = sweeps.iter().find(of_round);
         let Some(peak) = kernels.and_then(|kernels| peak(&kernels.points())) else {
             continue;
         };
-        let cores = f64::from(column.cores()) / f64::from(Column::Kernel.cores());
-        match metg(&sweep.points(), peak * cores) {
+        match metg(&sweep.points(), peak) {
             Ok(us) => found.0.push(us),
             // Kernels alone have nothing to fall behind.
-            Err(Rejected::NoneBelow) if column == Column::Kernel => found.0.push(0.0),
+            Err(Rejected::NoneBelow) if column.is_peak() => found.0.push(0.0),
             Err(why) => found.1.push(why),
         }
     }
@@ -77,7 +76,7 @@ impl Outcome {
         for (at, row) in rows().into_iter().enumerate() {
             for (column_at, column) in COLUMNS.into_iter().enumerate() {
                 let (mut values, rejected) = accepted(sweeps, row, column);
-                if column == Column::Kernel || values.is_empty() {
+                if column.is_peak() || values.is_empty() {
                     continue;
                 }
                 values.sort_by(f64::total_cmp);
@@ -139,9 +138,8 @@ impl Outcome {
 
     /// Whether all columns of a row that stand in its bars have their sweeps.
     fn is_judged(&self, row: Row) -> bool {
-        let stands = |column: &Column| {
-            row.is_of(*column) && !matches!(column, Column::Kernel | Column::OsierC)
-        };
+        let stands =
+            |column: &Column| row.is_of(*column) && !column.is_peak() && *column != Column::OsierC;
         let columns = COLUMNS.into_iter().filter(stands);
         let mut cells = columns.map(|column| self.cell(row, column));
         cells.all(|cell| cell.is_some_and(|cell| cell.sweeps >= self.least_sweeps))
@@ -355,13 +353,14 @@ mod tests {
 
     /// A sweep of tasks that cost this much besides their work.
     fn sweep(row: Row, column: Column, round: u32, cost_us: f64) -> Sweep {
+        let peak = match column.peak() {
+            Column::Kernel => 1e11,
+            _ => 0.7e11,
+        };
         let sizes = (0..16).map(|half| {
             let work = 1000.0 / f64::from(1u32 << half);
             let granularity = work + cost_us;
-            [
-                granularity,
-                1e11 * work / granularity * f64::from(column.cores()) / 2.0,
-            ]
+            [granularity, peak * work / granularity]
         });
         Sweep {
             pattern: row.pattern.into(),
@@ -382,7 +381,7 @@ mod tests {
             Column::Peer { bulk: false, .. } => 1.0,
             Column::Peer { bulk: true, .. } => 3.0,
             Column::Bare => 0.05,
-            Column::Kernel => 0.0,
+            Column::KernelOfOne | Column::Kernel => 0.0,
         }
     }
 

@@ -18,12 +18,14 @@ pub enum Column {
     Peer { column: usize, bulk: bool },
     /// The bare loop of one thread.
     Bare,
-    /// Kernels alone: the peak.
+    /// Kernels alone on one core: the peak of the bare loop.
+    KernelOfOne,
+    /// Kernels alone: the peak of all others.
     Kernel,
 }
 
 /// All columns.
-pub const COLUMNS: [Column; 12] = [
+pub const COLUMNS: [Column; 13] = [
     Column::Ranks,
     Column::Workers,
     Column::Messages,
@@ -35,6 +37,7 @@ pub const COLUMNS: [Column; 12] = [
     peer(2, true),
     peer(3, true),
     Column::Bare,
+    Column::KernelOfOne,
     Column::Kernel,
 ];
 
@@ -55,16 +58,22 @@ impl Column {
                 format!("{name}{}", if bulk { "-bulk" } else { "" })
             }
             Column::Bare => "bare".into(),
+            Column::KernelOfOne => "kernel-1-core".into(),
             Column::Kernel => "kernel".into(),
         }
     }
 
-    /// Cores that it runs on; points are as many for each.
-    pub fn cores(self) -> u32 {
+    /// The column that tells its peak, on as many cores.
+    pub fn peak(self) -> Column {
         match self {
-            Column::Bare => 1,
-            _ => 2,
+            Column::Bare | Column::KernelOfOne => Column::KernelOfOne,
+            _ => Column::Kernel,
         }
+    }
+
+    /// Whether it tells a peak.
+    pub fn is_peak(self) -> bool {
+        self.peak() == self
     }
 
     /// Options of `osier bench patterns`, or of the program for MPI.
@@ -74,6 +83,7 @@ impl Column {
             Column::Workers => &["--program", "graph", "-n", "1", "--workers", "2"],
             Column::Messages => &["--program", "messages", "-n", "2"],
             Column::Bare => &["--program", "bare", "-n", "1"],
+            Column::KernelOfOne => &["--program", "kernel", "-n", "1"],
             Column::Kernel => &["--program", "kernel", "-n", "2"],
             Column::OsierC | Column::Peer { bulk: false, .. } => &["--program", "nonblocking"],
             Column::Peer { bulk: true, .. } => &["--program", "bulk"],
@@ -150,7 +160,7 @@ impl Row {
 
     /// Whether a column has it.
     pub fn is_of(self, column: Column) -> bool {
-        column != Column::Bare || !self.communicates()
+        column.peak() == Column::Kernel || !self.communicates()
     }
 
     /// 5 as in the published sweeps; of two points the pattern of chance has no edge between
