@@ -262,7 +262,7 @@ fn run_of(args: &Args, ranks: usize, iterations: u64, steps: usize) -> Result<Ru
     let workers = options.workers.unwrap_or(1);
     let points = options.points.unwrap_or(8);
     let output = options.output.unwrap_or(CELL_BYTES);
-    if output == 0 || output % CELL_BYTES != 0 || output > MOST_OUTPUT_BYTES {
+    if output == 0 || !output.is_multiple_of(CELL_BYTES) || output > MOST_OUTPUT_BYTES {
         return Err(Failure::usage(format!(
             "--output {output}: a multiple of {CELL_BYTES} bytes, at most {MOST_OUTPUT_BYTES}"
         )));
@@ -273,7 +273,7 @@ fn run_of(args: &Args, ranks: usize, iterations: u64, steps: usize) -> Result<Ru
         )));
     }
     let block = options.block.unwrap_or(1);
-    if points * workers % block != 0 {
+    if !(points * workers).is_multiple_of(block) {
         return Err(Failure::usage(format!(
             "--block {block} does not divide the {} points of a rank",
             points * workers
