@@ -322,7 +322,11 @@ impl Runner<'_> {
             "--repetitions",
             if quick { "2" } else { "3" },
         ];
-        let lines = self.lines(options.map(String::from).to_vec())?;
+        let mut options = options.map(String::from).to_vec();
+        if self.column.is_of_blocks() {
+            options.extend(["--block".into(), row.points.to_string()]);
+        }
+        let lines = self.lines(options)?;
         match lines.len() == sizes.len() {
             true => Ok(lines),
             false => Err(format!("printed {} of {} sizes", lines.len(), sizes.len())),

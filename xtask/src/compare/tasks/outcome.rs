@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 /// Markers around its section of the documentation.
 pub const MARKERS: [&str; 2] = ["<!-- compare-tasks:begin -->", "<!-- compare-tasks:end -->"];
 
-/// Of the better of both graphs: at most this part of the best program for MPI on each pattern
+/// Of the best of the graphs: at most this part of the best program for MPI on each pattern
 /// that communicates, and on the median of them.
 const OF_BEST: f64 = 1.0;
 const OF_BEST_MEDIAN: f64 = 0.7;
@@ -113,10 +113,9 @@ impl Outcome {
         cells.min_by(|a, b| a.1.median.total_cmp(&b.1.median))
     }
 
-    /// The better of both graphs.
+    /// The best of the graphs.
     fn graph(&self, row: Row) -> Option<&Cell> {
-        let graphs = |column| matches!(column, Column::Ranks | Column::Workers);
-        Some(self.best(row, graphs)?.1)
+        Some(self.best(row, Column::is_graph)?.1)
     }
 
     /// The best program for MPI over a peer.
@@ -188,17 +187,17 @@ impl Outcome {
             let of_points: Vec<Row> = rows().into_iter().filter(|r| r.points == points).collect();
             let s = if points == 1 { "" } else { "s" };
             let _ = writeln!(out, "METG(50 %) in us, {points} point{s} a core");
-            let heads = ["2 ranks", "2 workers", "messages", "C library", "best MPI"];
-            let mut lines = vec![line("pattern", &heads.map(String::from), Some("ratio"))];
+            let heads = ["2 ranks", "2 workers", "blocks", "messages", "best MPI"];
+            let mut lines = vec![line("graph", &heads.map(String::from), Some("ratio"))];
             for row in &of_points {
-                let own = [
-                    Column::Ranks,
-                    Column::Workers,
-                    Column::Messages,
-                    Column::OsierC,
+                let best = |of: Option<(Column, &Cell)>| of.map_or_else(dash, |best| best.1.text());
+                let cells = [
+                    self.shown(*row, Column::Ranks),
+                    self.shown(*row, Column::Workers),
+                    best(self.best(*row, Column::is_of_blocks)),
+                    self.shown(*row, Column::Messages),
+                    best(self.mpi(*row)),
                 ];
-                let mut cells: Vec<String> = own.map(|column| self.shown(*row, column)).to_vec();
-                cells.push(self.mpi(*row).map_or_else(dash, |(_, cell)| cell.text()));
                 let ratio = self.ratio(*row);
                 let ratio = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
                 lines.push(line(row.pattern, &cells, Some(&ratio)));
@@ -217,6 +216,12 @@ impl Outcome {
             for row in &of_points {
                 let cells: Vec<String> = peers.iter().map(|c| self.shown(*row, *c)).collect();
                 lines.push(line(row.pattern, &cells, None));
+            }
+            lines.push(String::new());
+            lines.push(line("MPI", &["C library".into()], None));
+            for row in &of_points {
+                let cell = self.shown(*row, Column::OsierC);
+                lines.push(line(row.pattern, &[cell], None));
             }
             let _ = writeln!(out, "{}\n", lines.join("\n"));
         }
@@ -306,9 +311,10 @@ impl Outcome {
 pub fn note(command: &str, hops: &str) -> String {
     format!(
         "Patterns after Task Bench (Slaughter et al., SC20); no results of Task Bench. Medians of \
-         the accepted sweeps, ± (max - min) / median; ratio: the better graph to the best MPI \
+         the accepted sweeps, ± (max - min) / median; ratio: the best graph to the best MPI \
          program, or to the bare loop where nothing communicates. Radix 5; random_nearest of one \
-         point a core has 3. Every input is checked. {hops} {}",
+         point a core has 3. Blocks: one task of a graph computes \
+         all points of a core. Every input is checked. {hops} {}",
         table::origin(command)
     )
 }
@@ -377,6 +383,7 @@ mod tests {
             Column::Ranks if row.communicates() => 0.4,
             Column::Ranks => 0.1,
             Column::Workers => 0.5,
+            Column::RanksOfBlocks | Column::WorkersOfBlocks => 0.55,
             Column::Messages | Column::OsierC => 0.6,
             Column::Peer { bulk: false, .. } => 1.0,
             Column::Peer { bulk: true, .. } => 3.0,
@@ -421,10 +428,12 @@ mod tests {
         assert_eq!(row.pattern, "fft");
         let column = |name: &str| match name {
             "graph-2-ranks" => Column::Ranks,
-            _ => Column::Workers,
+            "graph-2-workers" => Column::Workers,
+            "blocks-2-ranks" => Column::RanksOfBlocks,
+            _ => Column::WorkersOfBlocks,
         };
         for sweep in &mut all {
-            let graph = sweep.column.starts_with("graph");
+            let graph = sweep.column.starts_with("graph") || sweep.column.starts_with("blocks");
             if graph && sweep.pattern == "fft" && sweep.points == 8 {
                 *sweep = self::sweep(row, column(&sweep.column), sweep.round, 5.0);
             }

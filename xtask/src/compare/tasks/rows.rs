@@ -10,12 +10,18 @@ pub enum Column {
     Ranks,
     /// A task graph on one rank of two workers.
     Workers,
+    /// The same with a task for all points of a core.
+    RanksOfBlocks,
+    WorkersOfBlocks,
     /// The non-blocking program over Osier's communicator.
     Messages,
     /// The program for MPI over Osier's C library.
     OsierC,
     /// The programs for MPI over a peer, a column of [`super::super::NAMES`]; in bulk steps.
-    Peer { column: usize, bulk: bool },
+    Peer {
+        column: usize,
+        bulk: bool,
+    },
     /// The bare loop of one thread.
     Bare,
     /// Kernels alone on one core: the peak of the bare loop.
@@ -25,9 +31,11 @@ pub enum Column {
 }
 
 /// All columns.
-pub const COLUMNS: [Column; 13] = [
+pub const COLUMNS: [Column; 15] = [
     Column::Ranks,
     Column::Workers,
+    Column::RanksOfBlocks,
+    Column::WorkersOfBlocks,
     Column::Messages,
     Column::OsierC,
     peer(1, false),
@@ -51,6 +59,8 @@ impl Column {
         match self {
             Column::Ranks => "graph-2-ranks".into(),
             Column::Workers => "graph-2-workers".into(),
+            Column::RanksOfBlocks => "blocks-2-ranks".into(),
+            Column::WorkersOfBlocks => "blocks-2-workers".into(),
             Column::Messages => "messages".into(),
             Column::OsierC => "osier-c".into(),
             Column::Peer { column, bulk } => {
@@ -71,6 +81,16 @@ impl Column {
         }
     }
 
+    /// Whether it is a task graph with a task for all points of a core.
+    pub fn is_of_blocks(self) -> bool {
+        matches!(self, Column::RanksOfBlocks | Column::WorkersOfBlocks)
+    }
+
+    /// Whether it is a task graph.
+    pub fn is_graph(self) -> bool {
+        self.is_of_blocks() || matches!(self, Column::Ranks | Column::Workers)
+    }
+
     /// Whether it tells a peak.
     pub fn is_peak(self) -> bool {
         self.peak() == self
@@ -79,8 +99,10 @@ impl Column {
     /// Options of `osier bench patterns`, or of the program for MPI.
     pub fn options(self) -> &'static [&'static str] {
         match self {
-            Column::Ranks => &["--program", "graph", "-n", "2"],
-            Column::Workers => &["--program", "graph", "-n", "1", "--workers", "2"],
+            Column::Ranks | Column::RanksOfBlocks => &["--program", "graph", "-n", "2"],
+            Column::Workers | Column::WorkersOfBlocks => {
+                &["--program", "graph", "-n", "1", "--workers", "2"]
+            }
             Column::Messages => &["--program", "messages", "-n", "2"],
             Column::Bare => &["--program", "bare", "-n", "1"],
             Column::KernelOfOne => &["--program", "kernel", "-n", "1"],
@@ -160,7 +182,10 @@ impl Row {
 
     /// Whether a column has it.
     pub fn is_of(self, column: Column) -> bool {
-        column.peak() == Column::Kernel || !self.communicates()
+        match column {
+            Column::RanksOfBlocks | Column::WorkersOfBlocks => self.points > 1,
+            _ => column.peak() == Column::Kernel || !self.communicates(),
+        }
     }
 
     /// 5 as in the published sweeps; of two points the pattern of chance has no edge between
