@@ -667,3 +667,166 @@ fn floors_of_two_processes() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+const PATTERNS: [&str; 11] = [
+    "trivial",
+    "no_comm",
+    "stencil_1d",
+    "stencil_1d_periodic",
+    "dom",
+    "tree",
+    "fft",
+    "all_to_all",
+    "nearest",
+    "spread",
+    "random_nearest",
+];
+
+/// Rows of `osier bench patterns` as JSON.
+fn patterns(args: &[&str]) -> Vec<Value> {
+    let scratch = Scratch::new(&format!("patterns-{}", args.join("-")));
+    let file = scratch.file("rows.json");
+    let mut all = vec!["bench", "patterns", "-r", "1", "--json", &file];
+    all.extend(args);
+    let output = osier(&all);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{all:?}: {errors}");
+    assert_eq!(errors, "", "{all:?}");
+    serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap()
+}
+
+/// Every program checks every input of every pattern, and all have the same graph.
+#[test]
+fn patterns_run_on_ranks_and_workers() {
+    for pattern in PATTERNS {
+        let size = ["--pattern", pattern, "--kernel", "0,7", "--steps", "37,40"];
+        for (ranks, workers) in [("1", "1"), ("1", "2"), ("2", "1"), ("3", "1"), ("3", "2")] {
+            // Sets of `spread` are three, of points that are three times as many.
+            let points = if pattern == "spread" { "9" } else { "3" };
+            let graph = ["-n", ranks, "--workers", workers, "--points", points];
+            let rows = patterns(&[&size[..], &graph].concat());
+            let number = |row: &Value, name: &str| row[name].as_u64().unwrap();
+            assert_eq!(rows.len(), 2);
+            let cores = ranks.parse::<u64>().unwrap() * workers.parse::<u64>().unwrap();
+            let width = cores * points.parse::<u64>().unwrap();
+            assert_eq!(number(&rows[0], "width"), width);
+            if !matches!(pattern, "dom" | "tree") {
+                assert_eq!(number(&rows[0], "tasks"), width * 37);
+                assert_eq!(number(&rows[1], "tasks"), width * 40);
+            }
+            assert!(rows[0]["seconds"].as_f64().unwrap() > 0.0);
+            patterns(&[&size[..], &graph, &["--block", "3"]].concat());
+            if workers == "1" {
+                let program = ["-n", ranks, "--points", points, "--program", "messages"];
+                let messages = patterns(&[&size[..], &program].concat());
+                for (row, other) in rows.iter().zip(&messages) {
+                    assert_eq!(row["graph"], other["graph"]);
+                    assert_eq!(number(row, "tasks"), number(other, "tasks"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn patterns_of_one_point_run() {
+    for pattern in [
+        "trivial",
+        "no_comm",
+        "stencil_1d",
+        "dom",
+        "tree",
+        "all_to_all",
+        "nearest",
+    ] {
+        let size = ["--pattern", pattern, "--kernel", "1", "--steps", "9"];
+        let rows = patterns(&[&size[..], &["-n", "1", "--points", "1"]].concat());
+        assert_eq!(rows[0]["tasks"], 9);
+    }
+}
+
+#[test]
+fn patterns_have_outputs_of_many_cells_and_wide_radices() {
+    for program in ["graph", "messages"] {
+        let args = [
+            "--program",
+            program,
+            "--kernel",
+            "1",
+            "--steps",
+            "20",
+            "-n",
+            "2",
+        ];
+        for more in [
+            ["--pattern", "stencil_1d", "--output", "4K", "--points", "1"],
+            [
+                "--pattern",
+                "stencil_1d",
+                "--output",
+                "64K",
+                "--points",
+                "2",
+            ],
+            ["--pattern", "nearest", "--radix", "0", "--points", "2"],
+            ["--pattern", "spread", "--radix", "11", "--period", "2"],
+            [
+                "--pattern",
+                "random_nearest",
+                "--radix",
+                "9",
+                "--fraction",
+                "0.5",
+            ],
+        ] {
+            patterns(&[&args[..], &more].concat());
+        }
+    }
+    for pattern in ["trivial", "no_comm"] {
+        let size = ["--pattern", pattern, "--kernel", "3", "--steps", "50"];
+        patterns(&[&size[..], &["-n", "1", "--program", "bare"]].concat());
+        patterns(&[&size[..], &["-n", "2", "--program", "kernel"]].concat());
+    }
+}
+
+#[test]
+fn patterns_that_do_not_fit_are_refused() {
+    let refused = |args: &[&str]| {
+        let output = osier(&[&["bench"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let two = ["patterns", "-n", "2", "--points", "1", "--pattern"];
+    for (pattern, said) in [
+        ("stencil_1d_periodic", "needs 3 points"),
+        ("spread", "needs 3 points"),
+    ] {
+        let errors = refused(&[&two[..], &[pattern]].concat());
+        assert!(errors.contains(said), "{errors}");
+    }
+    let cases: [(&[&str], &str); 7] = [
+        (&["patterns", "--program", "bare"], "trivial and no_comm"),
+        (
+            &["patterns", "--program", "messages", "--workers", "2"],
+            "about graphs",
+        ),
+        (
+            &["patterns", "--kernel", "1,2,3", "--steps", "4,5"],
+            "2 numbers for 3",
+        ),
+        (
+            &["patterns", "--block", "3"],
+            "does not divide the 8 points",
+        ),
+        (&["patterns", "--output", "24"], "a multiple of 16"),
+        (
+            &["patterns", "--pattern", "dom", "--steps", "20"],
+            "needs 32 steps",
+        ),
+        (&["latency", "--points", "3"], "options of patterns"),
+    ];
+    for (args, said) in cases {
+        let errors = refused(args);
+        assert!(errors.contains(said), "{errors}");
+    }
+}

@@ -16,6 +16,7 @@
 //! | [`store`] | all values, and the file of `--resume` |
 //! | [`table`] | rows and verdicts |
 //! | [`datatype`], [`with`] | shapes of datatypes; an older commit |
+//! | [`tasks`] | METG of patterns of tasks |
 
 mod bars;
 mod cases;
@@ -26,6 +27,7 @@ mod osu;
 mod sample;
 mod store;
 pub mod table;
+mod tasks;
 mod with;
 
 use crate::steps::{Result, root};
@@ -80,6 +82,8 @@ const LEAST_ROUNDS: usize = 5;
       programs of others, on the C library of each
   cargo xtask compare --json compare.json --update-docs
   cargo xtask compare --only datatype
+  cargo xtask compare --only tasks --minutes 90 --resume tasks.json
+      patterns of tasks: the smallest granularity with half of the peak
   cargo xtask compare --with 2243401 --rounds 9
 
 Rows of collectives between two ranks have columns for buffers in the shared
@@ -94,9 +98,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// These benchmarks only: those of osier bench that peers have, collectives with counts
-    /// among them, and osu_... with --osu [default: all but those with counts]
+    /// and patterns of tasks among them, and osu_... with --osu [default: all but those with
+    /// counts, and tasks]
     #[arg(long, value_delimiter = ',', value_name = "BENCHES")]
     only: Vec<String>,
+    /// Patterns of `tasks`, with their points a core: stencil_1d:8 [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "ROWS")]
+    patterns: Vec<String>,
     /// Numbers of ranks of collectives; others have those that they need
     #[arg(
         long,
@@ -166,8 +174,9 @@ pub fn run(args: &Args) -> Result {
     };
     let all = cases(&args.ranks, osu.is_some());
     let mut benches: Vec<&str> = all.iter().map(|case| case.bench).collect();
-    benches.push(datatype::NAME);
+    benches.extend([datatype::NAME, tasks::NAME]);
     refuse_unknown("--only", &args.only, &benches)?;
+    let task_rows = tasks::rows(&args.patterns)?;
     let mut columns = NAMES[..FLOORS].to_vec();
     columns.push("floors");
     refuse_unknown("--columns", &args.columns, &columns)?;
@@ -206,21 +215,24 @@ pub fn run(args: &Args) -> Result {
     let mut lacks_osier = true;
     let mut note = None;
 
+    let end = Instant::now() + Duration::from_secs(60 * args.minutes);
+    let mut store = store;
+
     if !cases.is_empty() {
         let mut session = Session {
             contestants: &contestants,
             ranged: osu.as_deref().map(Ranged::of).unwrap_or_default(),
             rounds: rounds as usize,
             quick: args.quick,
-            end: Instant::now() + Duration::from_secs(60 * args.minutes),
+            end,
             resume: args.resume.as_deref(),
             store,
         };
         let over = session.measure(&cases, &mut hops, &mut troubles)?;
-        let store = &session.store;
+        store = session.store;
         let mut all = Vec::new();
         for distance in [Distance::Near, Distance::Far] {
-            let rows = table::rows(&cases, store, distance);
+            let rows = table::rows(&cases, &store, distance);
             if !rows.is_empty() {
                 println!("\ncores {}", distance.name());
                 print!("{}", table::narrow(&rows, LEAST_ROUNDS));
@@ -229,16 +241,13 @@ pub fn run(args: &Args) -> Result {
         }
         println!("\n{}", table::verdicts(&all, LEAST_ROUNDS));
         if !over {
-            println!(
-                "the {} minutes were over first (hint: --resume FILE adds rounds, --minutes N)",
-                args.minutes
-            );
+            println!("{}", over_first(args.minutes));
         }
         json.extend(all.iter().map(Row::json));
         lacks_osier &= all.iter().all(Row::lacks_osier);
         let told = table::provenance(&command, LEAST_ROUNDS, &hops.distances(store.nearest()));
         if args.update_docs {
-            let near = table::rows(&cases, store, Distance::Near);
+            let near = table::rows(&cases, &store, Distance::Near);
             let text = table::text(&near, LEAST_ROUNDS);
             table::update_docs(&docs, table::MARKERS, &text, &told, &troubles.0)?;
             crate::docs::draw()?;
@@ -258,6 +267,30 @@ pub fn run(args: &Args) -> Result {
         }
         note = note.or(Some(told));
     }
+    if args.only.iter().any(|only| only == tasks::NAME) {
+        let session = tasks::Session {
+            contestants: &contestants,
+            rows: &task_rows,
+            rounds: rounds as usize,
+            quick: args.quick,
+            end,
+            resume: args.resume.as_deref(),
+        };
+        let over = session.measure(&mut store, &mut hops, &mut troubles)?;
+        let outcome = tasks::Outcome::new(&store.sweeps, LEAST_ROUNDS);
+        let text = outcome.text();
+        println!("\n{text}");
+        if !over {
+            println!("{}", over_first(args.minutes));
+        }
+        json.extend(outcome.json());
+        lacks_osier &= outcome.lacks_osier();
+        let told = tasks::note(&command, &hops.distances(store.nearest()));
+        if args.update_docs {
+            table::update_docs(&docs, tasks::MARKERS, &text, &told, &troubles.0)?;
+        }
+        note = note.or(Some(told));
+    }
     for trouble in &troubles.0 {
         println!("missing: {trouble}");
     }
@@ -270,6 +303,10 @@ pub fn run(args: &Args) -> Result {
         return Err("no benchmark gave a number for Osier".into());
     }
     Ok(())
+}
+
+fn over_first(minutes: u64) -> String {
+    format!("the {minutes} minutes were over first (hint: --resume FILE adds rounds, --minutes N)")
 }
 
 fn refuse_unknown(option: &str, given: &[String], known: &[&str]) -> Result {
@@ -290,6 +327,9 @@ fn command_line(args: &Args) -> String {
     let mut text = String::from("cargo xtask compare");
     if !args.only.is_empty() {
         text += &format!(" --only {}", args.only.join(","));
+    }
+    if !args.patterns.is_empty() {
+        text += &format!(" --patterns {}", args.patterns.join(","));
     }
     if !args.columns.is_empty() {
         text += &format!(" --columns {}", args.columns.join(","));

@@ -22,6 +22,7 @@
 //! | [`floor`] | what the machine could do |
 //! | [`floors`] | what two processes could do for a collective |
 //! | [`tasks`] | firings and edges of task graphs |
+//! | [`patterns`] | dependence patterns over task graphs and over messages |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
@@ -40,6 +41,7 @@ pub mod layout;
 mod messages;
 mod options;
 mod pack;
+mod patterns;
 mod plot;
 pub(crate) mod progress;
 mod report;
@@ -104,6 +106,10 @@ Examples:
       how good the model is: its numbers measured by the same job
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
+  osier bench patterns --pattern fft --program messages --points 1
+      tasks of a butterfly, one for each core, by messages instead of a graph
+  osier bench patterns --pattern all_to_all -n 1 --workers 2
+      one rank of two workers
   osier bench pack --device --shapes V,T,stair,block-8 --json gpu.json
       packing in device memory; OSIER_DEBUG=cuda-library may name the emulated driver
   osier bench pack --device --shapes V,T --sizes 8M --blocks 1,2,4,8,16,32,132
@@ -134,6 +140,11 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
   tasks         task graphs: a firing with 0 to 3 dependences by one worker and by two,
                 ns, beside a bare loop; then, between two ranks, an edge from its put
                 to the start of its task, us, beside send and recv
+  patterns      tasks with the dependences of a pattern (trivial, no_comm, stencil_1d,
+                stencil_1d_periodic, dom, tree, fft, all_to_all, nearest, spread,
+                random_nearest; after Task Bench, Slaughter et al., SC20), whose
+                kernel gets shorter from row to row: time of a task of a core, us,
+                and Gflop/s; every input is checked
   launch        start to end of an empty program under osier run, ms
   floors        two processes without a library do what a collective of two ranks
                 (--of) must, us: read what the other has just written (direct, the
@@ -339,7 +350,8 @@ pub struct Args {
     plot: Option<PathBuf>,
 
     /// Write an array of {bench, layout, memory, transport, threads, ranks, bytes, unit,
-    /// value, floor, spread, library}
+    /// value, floor, spread, library}; of `patterns` {bench, pattern, program, ranks, workers,
+    /// block, width, steps, iterations, output_bytes, tasks, graph, seconds, flops_per_s}
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
@@ -364,6 +376,9 @@ pub struct Args {
     /// Leave out shapes that touch more memory [default: 64M, half of a GPU's, emulated 16M]
     #[arg(long, value_name = "SIZE", value_parser = options::parse_size)]
     max_span: Option<usize>,
+
+    #[command(flatten)]
+    of_patterns: patterns::Options,
 
     /// Write the shapes as text for the programs of the peers, measure nothing
     #[arg(long, value_name = "FILE", hide = true)]
@@ -399,6 +414,8 @@ enum Bench {
     Threads,
     /// Firings and edges of task graphs
     Tasks,
+    /// Tasks with the dependences of a pattern, and what they cost beside their work
+    Patterns,
     /// Start to end of an empty program
     Launch,
     /// What two processes could do for a collective
@@ -461,6 +478,7 @@ impl Bench {
             Bench::Datatype => "datatype",
             Bench::Threads => "threads",
             Bench::Tasks => "tasks",
+            Bench::Patterns => "patterns",
             Bench::Launch => "launch",
             Bench::Floors => "floors",
             Bench::Barrier => "barrier",
@@ -618,6 +636,7 @@ fn start(args: &Args) -> Result<ExitCode> {
         Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
         Bench::Tasks if in_job => return Ok(tasks::edges(&plan)),
+        Bench::Patterns if in_job => return Ok(patterns::run(args)),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job && plan.bench.operation().is_some() => return Ok(collectives::run(&plan)),
         _ if in_job => return Ok(messages::run(&plan)),
@@ -631,6 +650,9 @@ fn start(args: &Args) -> Result<ExitCode> {
                 }
                 tasks::firings(&plan)?;
             }
+            if args.bench == Bench::Patterns {
+                patterns::check(args, plan.ranks)?;
+            }
             run::check_ranks(plan.ranks).map_err(Failure::usage)?;
             let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
             if std::io::stderr().is_terminal() {
@@ -641,6 +663,7 @@ fn start(args: &Args) -> Result<ExitCode> {
                 match args.bench {
                     // Its threads go to their places themselves.
                     Bench::Threads => Some(run::Bind::None),
+                    Bench::Patterns if args.of_patterns.has_workers() => Some(run::Bind::None),
                     _ => (plan.ranks <= cores).then_some(run::Bind::Core),
                 }
             });

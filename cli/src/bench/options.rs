@@ -206,6 +206,12 @@ impl Plan {
                 "--threads is for the benchmark threads (hint: osier bench threads -t 2)",
             ));
         }
+        if bench != Bench::Patterns && args.of_patterns.are_given() {
+            return Err(Failure::usage(
+                "--pattern, --program, --points, --workers, --block, --kernel, --steps, --radix, \
+                 --period, --fraction and --output are options of patterns",
+            ));
+        }
         if bench == Bench::Pack && args.memory != [Memory::Plain] {
             return Err(Failure::usage("pack has no --memory: no peer reads it"));
         }
@@ -378,7 +384,7 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
         Bench::MessageRate | Bench::MultiPair => (1, 4 * K),
         Bench::Threads => (8, 8),
         Bench::Pack => (8, 4 * M),
-        Bench::Launch | Bench::Datatype | Bench::Barrier | Bench::Tasks => (1, 1),
+        Bench::Launch | Bench::Datatype | Bench::Barrier | Bench::Tasks | Bench::Patterns => (1, 1),
         _ => match args.bench.operation() {
             Some(operation) if operation.reduces() => (8, M),
             _ => (1, M),

@@ -23,6 +23,16 @@ pub trait Contestant {
         true
     }
 
+    /// Starts ranks of a program of `benches/peers`; none of Osier's own columns.
+    fn program(&self, _name: &str, _ranks: u32) -> Option<Command> {
+        None
+    }
+
+    /// `osier bench`, of Osier's processes.
+    fn command(&self) -> Option<Command> {
+        None
+    }
+
     /// Runs the datatypes that a file describes once; these are their names.
     fn shapes(&self, file: &Path, names: &[&str], quick: bool) -> Result<Vec<datatype::Line>>;
 }
@@ -161,6 +171,10 @@ impl Contestant for Osier {
 
     fn has_shapes(&self) -> bool {
         self.way == Way::Processes
+    }
+
+    fn command(&self) -> Option<Command> {
+        (self.way == Way::Processes).then(|| self.bench())
     }
 
     fn shapes(&self, _: &Path, names: &[&str], quick: bool) -> Result<Vec<datatype::Line>> {
@@ -320,6 +334,12 @@ impl Contestant for Peer {
 
     fn takes(&self, case: &Case) -> bool {
         !case.is_osu() || self.osu.as_ref().is_some_and(|osu| osu.has(case))
+    }
+
+    fn program(&self, name: &str, ranks: u32) -> Option<Command> {
+        let mut command = self.launcher(ranks);
+        command.arg(self.home.join("programs").join(name));
+        Some(command)
     }
 
     fn shapes(&self, file: &Path, _: &[&str], quick: bool) -> Result<Vec<datatype::Line>> {

@@ -160,6 +160,20 @@ impl Hops {
         }
     }
 
+    /// Runs something once between two looks, with the looks: of runs that last as long as the
+    /// cores stay where they are.
+    pub fn once<T>(&mut self, run: impl FnOnce() -> Result<T>) -> Result<(T, Option<[f64; 2]>)> {
+        self.runs += 1;
+        let before = (self.ask)();
+        let value = run()?;
+        let after = (self.ask)();
+        let hops = before.zip(after).map(|(before, after)| [before, after]);
+        self.hops.extend(hops.iter().flatten());
+        let distance = Distance::of(hops, self.nearest());
+        self.far += u32::from(distance == Some(Distance::Far));
+        Ok((value, hops))
+    }
+
     /// For the note below a table of runs of [`Hops::between`].
     pub fn distances(&self, nearest: f64) -> String {
         match self.hops.is_empty() {

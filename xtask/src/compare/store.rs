@@ -8,6 +8,7 @@ use super::cases::Case;
 use super::hop::{Distance, nearest};
 use super::sample::{Key, Unit, Value, median};
 use super::table::{Cell, Columns};
+use super::tasks::Sweep;
 use crate::steps::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,6 +23,9 @@ pub struct Store {
     /// Names and versions of the peers.
     pub peers: Vec<String>,
     rows: Vec<Kept>,
+    /// Of patterns of tasks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sweeps: Vec<Sweep>,
 }
 
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
@@ -75,6 +79,7 @@ impl Store {
             commit,
             peers,
             rows: Vec::new(),
+            sweeps: Vec::new(),
         }
     }
 
@@ -170,8 +175,9 @@ impl Store {
     /// The way of a line between near cores, in all sessions.
     pub fn nearest(&self) -> f64 {
         let all = self.rows.iter().flat_map(|row| &row.rounds);
-        let hops = all.filter_map(|run| run.hops_ns).flatten().collect();
-        nearest(hops).unwrap_or(f64::INFINITY)
+        let sweeps = self.sweeps.iter().filter_map(|sweep| sweep.hops_ns);
+        let hops = all.filter_map(|run| run.hops_ns).chain(sweeps);
+        nearest(hops.flatten().collect()).unwrap_or(f64::INFINITY)
     }
 
     /// How often a column was measured at this distance: the fewest of its rows of a case and
