@@ -159,9 +159,10 @@ fn edges(comm: &Communicator, latency_us: u64) {
     let graph = Graph::build(comm, graph).expect("a graph");
     let begin = Instant::now();
     graph.run().expect("no failure");
-    let least = Duration::from_micros(latency_us) * (2 * HANDS as u32 - 1);
+    // The other rank may look at its clock when the first message is under way.
+    let least = Duration::from_micros(latency_us) * 2 * HANDS as u32;
     assert!(
-        begin.elapsed() >= least,
+        comm.rank() != 0 || begin.elapsed() >= least,
         "{:?}, at least {least:?}",
         begin.elapsed()
     );
