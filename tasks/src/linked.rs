@@ -34,7 +34,7 @@ const _: () = assert!(NO_MORE == edges::NO_MORE && MOST_PLACES == edges::MOST_PL
 
 /// Tasks that a worker runs before it polls the graph's lane: at most, and for at most about
 /// this long, as long as tasks take what the last ones took.
-const MOST_STEPS: u32 = 16;
+const MOST_STEPS: u32 = 64;
 const STEPS_NS: u64 = 2_000;
 /// Polls of that lane before it polls all lanes: at most, and for how long.
 const ROUNDS: u32 = 64;

@@ -361,18 +361,18 @@ impl Instance {
         code: impl FnOnce(&mut dyn Task, &mut Context<'_>) -> Result<R, TaskError>,
     ) -> Option<R> {
         let mut user = body.task.take()?;
-        let call = Call {
+        let seen = self.watch.is_some().then(|| Call {
             task,
             code: which,
             firing: body.firing.get(),
             worker: worker.index(),
-        };
-        let mut cx = Context::new(self, task, call.firing, worker);
-        let code = || catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
-        let ended = match &self.watch {
-            None => code(),
-            Some(watch) => watch.call(&self.shape, |input| self.offered(input), call, code),
-        };
+        });
+        let mut cx = Context::new(self, task, body.firing.get(), worker);
+        let since_ns = seen.map(|call| self.see_begin(call));
+        let ended = catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
+        if let Some((call, since_ns)) = seen.zip(since_ns) {
+            self.see_end(call, since_ns);
+        }
         body.lines.set(body.lines.get() | cx.has_lines());
         body.task.set(Some(user));
         let cause = match ended {
@@ -382,6 +382,22 @@ impl Instance {
         };
         self.fail(task, body, cause, worker);
         None
+    }
+
+    /// Sees that a call begins: when, in ns.
+    #[cold]
+    fn see_begin(&self, call: Call) -> u64 {
+        let watch = self.watch.as_ref();
+        watch.map_or(0, |watch| {
+            watch.begin(&self.shape, |input| self.offered(input), call)
+        })
+    }
+
+    #[cold]
+    fn see_end(&self, call: Call, since_ns: u64) {
+        if let Some(watch) = &self.watch {
+            watch.end(call, since_ns);
+        }
     }
 
     // Ends.

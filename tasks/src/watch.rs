@@ -72,21 +72,18 @@ impl Watch {
         (times.is_some() || timeline.is_some()).then_some(Watch { times, timeline })
     }
 
-    /// Calls a task's code, and sees it. `offered` tells which messages of an edge are the
-    /// call's: number of the first, and how many.
-    #[cold]
-    pub fn call<R>(
-        &self,
-        shape: &Shape,
-        offered: impl Fn(u32) -> (u32, u32),
-        call: Call,
-        code: impl FnOnce() -> R,
-    ) -> R {
-        let since = now_ns();
+    /// A call of a task's code begins: when, in ns. `offered` tells which messages of an edge are
+    /// the call's: number of the first, and how many.
+    pub fn begin(&self, shape: &Shape, offered: impl Fn(u32) -> (u32, u32), call: Call) -> u64 {
+        let since_ns = now_ns();
         if let Some(timeline) = &self.timeline {
-            timeline.begin(shape, offered, call, since);
+            timeline.begin(shape, offered, call, since_ns);
         }
-        let result = code();
+        since_ns
+    }
+
+    /// A call has ended that began then.
+    pub fn end(&self, call: Call, since_ns: u64) {
         let now = now_ns();
         if let Some(timeline) = &self.timeline {
             timeline.record(Event {
@@ -96,9 +93,8 @@ impl Watch {
             });
         }
         if let Some(times) = &self.times {
-            times.add(call, now.saturating_sub(since));
+            times.add(call, now.saturating_sub(since_ns));
         }
-        result
     }
 
     /// A task puts a message on an output port. By its owner.

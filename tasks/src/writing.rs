@@ -95,7 +95,7 @@ impl Instance {
     ///
     /// # Safety
     /// As [`Instance::put`].
-    #[inline]
+    #[inline(always)]
     unsafe fn put_here(
         &self,
         output: u32,
@@ -114,13 +114,15 @@ impl Instance {
             return self.enqueue(Destination::Here(output), message, lines, fired);
         };
         // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
-        let to = match unsafe { slot.short_room(state.most_short, len) } {
-            Some(to) => to,
-            // SAFETY: invariant 2 of `instance`: the same.
-            None => unsafe { slot.room(self.element(branch), len) },
-        };
-        // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for the elements.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len * state.bytes) };
+        if let Some(to) = unsafe { slot.short_room(state.most_short, len) } {
+            // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for them.
+            unsafe { copy_short(from, to, len * state.bytes) };
+        } else {
+            // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
+            let to = unsafe { slot.room(self.element(branch), len) };
+            // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for them.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len * state.bytes) };
+        }
         self.publish(branch, slot, number, state.consumers.clone(), fired);
     }
 
@@ -741,5 +743,21 @@ impl Instance {
             let meaning = edge.word.fail();
             self.tell(edge.task, meaning, fired);
         }
+    }
+}
+
+/// Copies a message that lies in a slot: where it is one or two words, without a call.
+///
+/// # Safety
+/// Both are valid for as many bytes, and do not overlap.
+#[inline(always)]
+unsafe fn copy_short(from: *const u8, to: *mut u8, bytes: usize) {
+    match bytes {
+        // SAFETY: invariant 4 of `instance`: the caller's contract.
+        8 => unsafe { std::ptr::copy_nonoverlapping(from, to, 8) },
+        // SAFETY: invariant 4 of `instance`: the caller's contract.
+        16 => unsafe { std::ptr::copy_nonoverlapping(from, to, 16) },
+        // SAFETY: invariant 4 of `instance`: the caller's contract.
+        _ => unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) },
     }
 }
