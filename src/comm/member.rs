@@ -11,6 +11,7 @@ use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::links::{Links, Remote};
+use osier_engine::progress::suspend;
 use osier_engine::progress::traced::LaneTrace;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -77,7 +78,7 @@ impl Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         let Self { member, whole } = self;
-        let orderly = !std::thread::panicking();
+        let orderly = !suspend::unwinds();
         if orderly && *whole {
             member.core.flush(None);
         }

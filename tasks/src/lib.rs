@@ -23,6 +23,7 @@
 //! | [`worker`] | what a thread does that runs tasks |
 //! | [`graph`] | building a graph on all ranks |
 //! | [`linked`] | runs over a lane of the engine |
+//! | [`stacks`] | virtual ranks: many ranks on one worker, each on a stack of its own |
 
 #![allow(
     missing_docs,
@@ -46,6 +47,7 @@ mod running;
 pub mod shape;
 pub mod slot;
 pub mod space;
+pub mod stacks;
 mod sync;
 pub mod task;
 pub mod word;

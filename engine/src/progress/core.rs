@@ -18,6 +18,7 @@ use super::attached::Attached;
 use super::cell::LaneCell;
 use super::enqueued::Rung;
 use super::lane::Lane;
+use super::suspend;
 use crate::check::{Check, Checks, Setting};
 use crate::device::Devices;
 use crate::diagnose::outside::{Outside, Process};
@@ -66,6 +67,8 @@ pub struct Core {
     bed: Mutex<Bed>,
     changed: Condvar,
     shared_cores: bool,
+    /// Of a virtual rank: the thread that waits has others to run.
+    on_stack: bool,
     seen_deaths: AtomicU64,
     /// Whether lanes may be biased to a thread.
     pub biased: bool,
@@ -182,6 +185,7 @@ impl Core {
             bed: Mutex::default(),
             changed: Condvar::new(),
             shared_cores,
+            on_stack: suspend::here().is_some(),
             seen_deaths: AtomicU64::new(0),
             biased: super::cell::bias_offered(),
             attached: Attached::default(),
@@ -335,12 +339,13 @@ impl Core {
 
     #[cold]
     fn wake_sleepers(&self) {
+        // First: a virtual rank that parks looks at it behind its word.
+        lock(&self.bed).events += 1;
         match &self.transport {
             JobTransport::Shm(r) => r.wake(),
             JobTransport::Sim(net, _) => net.notify(),
             JobTransport::Alone => {}
         }
-        lock(&self.bed).events += 1;
         self.changed.notify_all();
     }
 
@@ -413,7 +418,8 @@ impl Core {
                 continue;
             }
             idle += 1;
-            if idle > 1000 {
+            let spin = if self.on_stack { 0 } else { 1000 };
+            if idle > spin {
                 self.check_closed();
                 self.sleep(|| {
                     let quiet = !self.progress_all();
