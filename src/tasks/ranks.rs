@@ -16,7 +16,7 @@ use osier_engine::diagnose::waits::listens;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::Core;
 use osier_engine::progress::suspend::{self, Awaits};
-use osier_tasks::stacks::{self, Body, SPINS, SPINS_SHARED};
+use osier_tasks::stacks::{self, RankBody, SPINS, SPINS_SHARED};
 use osier_transports::Death;
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS};
 use std::future::Future;
@@ -93,7 +93,8 @@ pub fn ranks<R: Send>(
         |rank| Universe::join(&job, rank).map(|universe| f(universe.world().clone())),
         |rank, code| job.mark_dead(rank, Death::Exited(code)),
     )?;
-    let ended = |outcome: Outcome<Result<R>>| outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    let ended =
+        |outcome: RankResult<Result<R>>| outcome.unwrap_or_else(|panic| resume_unwind(panic));
     outcomes.into_iter().map(ended).collect()
 }
 
@@ -133,7 +134,7 @@ pub fn give_turn() -> bool {
 }
 
 /// How a rank has ended: an error is a panic's payload.
-pub(crate) type Outcome<R> = thread::Result<R>;
+pub(crate) type RankResult<R> = thread::Result<R>;
 
 /// Ranks that are to be dealt to workers.
 pub(crate) struct Deal<'a> {
@@ -150,11 +151,11 @@ pub(crate) fn on_stacks<R: Send>(
     deal: &Deal<'_>,
     rank: impl Fn(usize) -> R + Sync,
     ended: impl Fn(usize, i32) + Sync,
-) -> Result<Vec<Outcome<R>>> {
+) -> Result<Vec<RankResult<R>>> {
     let n = deal.ranks.len();
     let workers = deal.workers.clamp(1, n.max(1));
     let mut all_stacks = stacks::stacks(n)?;
-    let outcomes: Vec<Mutex<Option<Outcome<R>>>> = (0..n).map(|_| Mutex::new(None)).collect();
+    let outcomes: Vec<Mutex<Option<RankResult<R>>>> = (0..n).map(|_| Mutex::new(None)).collect();
     let body = |at: usize| {
         let number = deal.ranks.start + at;
         let outcome = catch_unwind(AssertUnwindSafe(|| rank(number)));
@@ -171,7 +172,7 @@ pub(crate) fn on_stacks<R: Send>(
             crate::model::confine(&cpus);
         }
         let body = &body;
-        let bodies = block.map(|at| Box::new(move || body(at)) as Body<'_>);
+        let bodies = block.map(|at| Box::new(move || body(at)) as RankBody<'_>);
         // Each body keeps its own panic.
         stacks::run(bodies.collect(), stacks, spins);
     };
@@ -212,7 +213,7 @@ pub(crate) fn on_stacks<R: Send>(
     if let Some(e) = missing {
         return Err(e);
     }
-    let outcome = |outcome: Mutex<Option<Outcome<R>>>| {
+    let outcome = |outcome: Mutex<Option<RankResult<R>>>| {
         let outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
         outcome.expect("each rank has ended")
     };

@@ -11,7 +11,7 @@
 
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;
-use crate::tasks::ranks::{Deal, Outcome, on_stacks};
+use crate::tasks::ranks::{Deal, RankResult, on_stacks};
 use osier_engine::check::Setting;
 use osier_engine::diagnose::threads::Inside;
 use osier_transports::Death;
@@ -172,7 +172,7 @@ fn on_shm<R: Send>(
         places: &[],
     };
     let outcomes = on_stacks(&deal, |rank| f(&join(rank)), ended).expect("stacks and threads");
-    let passed_on = |r: Outcome<R>| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let passed_on = |r: RankResult<R>| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     outcomes.into_iter().map(passed_on).collect()
 }
 

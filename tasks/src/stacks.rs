@@ -35,7 +35,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use osier_engine::diagnose::tell;
 use osier_engine::error::{Error, ErrorKind, Result};
-use osier_engine::progress::suspend::{self, RankCount, Resumed, Stack, Switch, Until};
+use osier_engine::progress::suspend::{self, RankCount, Resumed, Stack, SuspendUntil, Switch};
 use osier_transports::shm::{Parked, monotonic_ns};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -62,7 +62,7 @@ const ROUNDS_PER_LOOK: u32 = 64;
 const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// What a rank does: it runs on its stack, to its end.
-pub type Body<'a> = Box<dyn FnOnce() + 'a>;
+pub type RankBody<'a> = Box<dyn FnOnce() + 'a>;
 
 /// Stacks of ranks that have ended.
 static KEPT: Mutex<Vec<DefaultStack>> = Mutex::new(Vec::new());
@@ -89,17 +89,17 @@ pub fn stacks(number: usize) -> Result<Vec<DefaultStack>> {
 }
 
 /// What a rank and its worker tell each other.
-struct Seat {
+struct Handover {
     /// Of the stack; set first of all.
     yielder: Cell<*const Yielder<Resumed, ()>>,
     /// What the rank waits for.
-    until: RefCell<Until>,
+    until: RefCell<SuspendUntil>,
 }
 
-struct FromStack(Rc<Seat>);
+struct FromStack(Rc<Handover>);
 
 impl Switch for FromStack {
-    fn switch(&self, until: Until) -> Resumed {
+    fn switch(&self, until: SuspendUntil) -> Resumed {
         self.0.until.replace(until);
         // SAFETY: invariant 1: this runs on the stack of the yielder, which its first frame
         // holds.
@@ -109,7 +109,7 @@ impl Switch for FromStack {
 }
 
 /// How a body ended; an error is a panic's payload.
-pub type Ended = std::result::Result<(), Box<dyn Any + Send>>;
+pub type BodyResult = std::result::Result<(), Box<dyn Any + Send>>;
 
 enum State {
     Turn,
@@ -120,20 +120,20 @@ enum State {
 }
 
 /// A rank as its worker sees it.
-struct Member {
+struct OnStack {
     /// None of one that has ended.
-    coroutine: Option<Coroutine<Resumed, (), Ended>>,
+    coroutine: Option<Coroutine<Resumed, (), BodyResult>>,
     stack: Rc<Stack>,
-    seat: Rc<Seat>,
+    seat: Rc<Handover>,
     state: State,
-    ended: Ended,
+    ended: BodyResult,
 }
 
-impl Member {
-    fn new(body: Body<'_>, stack: DefaultStack) -> Member {
-        let seat = Rc::new(Seat {
+impl OnStack {
+    fn new(body: RankBody<'_>, stack: DefaultStack) -> OnStack {
+        let seat = Rc::new(Handover {
             yielder: Cell::new(std::ptr::null()),
-            until: RefCell::new(Until::Turn),
+            until: RefCell::new(SuspendUntil::Turn),
         });
         let own = seat.clone();
         let on_stack = move |yielder: &Yielder<Resumed, ()>, _: Resumed| {
@@ -143,7 +143,7 @@ impl Member {
         // SAFETY: invariant 2: what the body borrows outlives `run`, and so this coroutine,
         // which has ended by then.
         let coroutine = unsafe { Coroutine::with_stack_unchecked(stack, on_stack) };
-        Member {
+        OnStack {
             coroutine: Some(coroutine),
             stack: Stack::new(Box::new(FromStack(seat.clone()))),
             seat,
@@ -176,19 +176,21 @@ impl Member {
                 }
                 State::Ended
             }
-            CoroutineResult::Yield(()) => match (self.seat.until.replace(Until::Turn), how) {
-                (Until::Turn, _) => State::Turn,
-                (Until::Poll, _) => State::Poll,
-                (Until::While, _) => State::While,
-                (Until::Roused(parked, time), how) => State::Parked {
-                    parked,
-                    // A look does not make a wait longer.
-                    until_ns: match how {
-                        Resumed::Look => was_until_ns,
-                        Resumed::Run => monotonic_ns() + time.as_nanos() as u64,
+            CoroutineResult::Yield(()) => {
+                match (self.seat.until.replace(SuspendUntil::Turn), how) {
+                    (SuspendUntil::Turn, _) => State::Turn,
+                    (SuspendUntil::Poll, _) => State::Poll,
+                    (SuspendUntil::While, _) => State::While,
+                    (SuspendUntil::Roused(parked, time), how) => State::Parked {
+                        parked,
+                        // A look does not make a wait longer.
+                        until_ns: match how {
+                            Resumed::Look => was_until_ns,
+                            Resumed::Run => monotonic_ns() + time.as_nanos() as u64,
+                        },
                     },
-                },
-            },
+                }
+            }
         };
     }
 
@@ -206,8 +208,8 @@ impl Member {
 }
 
 /// The ranks of a worker.
-struct Crew {
-    members: Vec<Member>,
+struct StackWorker {
+    members: Vec<OnStack>,
     /// That have not ended.
     live: usize,
     count: RankCount,
@@ -216,11 +218,11 @@ struct Crew {
 /// Runs bodies on stacks of their own, in turn, until all have ended; how each has. A worker
 /// whose core is its own spins for some time before it yields ([`SPINS`], [`SPINS_SHARED`]).
 /// There is a stack for each.
-pub fn run(bodies: Vec<Body<'_>>, stacks: Vec<DefaultStack>, spins: u32) -> Vec<Ended> {
+pub fn run(bodies: Vec<RankBody<'_>>, stacks: Vec<DefaultStack>, spins: u32) -> Vec<BodyResult> {
     assert_eq!(bodies.len(), stacks.len(), "a stack for each rank");
     let with_stacks = bodies.into_iter().zip(stacks);
-    let members: Vec<_> = with_stacks.map(|(b, s)| Member::new(b, s)).collect();
-    let mut crew = Crew {
+    let members: Vec<_> = with_stacks.map(|(b, s)| OnStack::new(b, s)).collect();
+    let mut crew = StackWorker {
         live: members.len(),
         count: RankCount::begin(members.len()),
         members,
@@ -255,19 +257,19 @@ pub fn run(bodies: Vec<Body<'_>>, stacks: Vec<DefaultStack>, spins: u32) -> Vec<
 }
 
 /// What a round has found.
-struct Round {
+struct RoundResult {
     /// A rank was roused, has ended, or has done something in its turn.
     moved: bool,
     /// A rank polls in its turns.
     polls: bool,
 }
 
-impl Crew {
-    fn round(&mut self, number: u32) -> Round {
+impl StackWorker {
+    fn round(&mut self, number: u32) -> RoundResult {
         let looks = number.is_multiple_of(ROUNDS_PER_LOOK);
         let now = if looks { monotonic_ns() } else { 0 };
         let looks_at = (number / ROUNDS_PER_LOOK) as usize % self.members.len();
-        let mut round = Round {
+        let mut round = RoundResult {
             moved: false,
             polls: false,
         };
@@ -312,7 +314,7 @@ impl Crew {
     }
 
     fn parked(&self) -> impl Iterator<Item = &Parked> {
-        self.members.iter().filter_map(Member::parked)
+        self.members.iter().filter_map(OnStack::parked)
     }
 
     /// Sleeps until a rank is roused or its time is up (invariant 3).
@@ -337,7 +339,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for StackWorker {
     /// Ends the process where ranks would be left in the middle (invariant 2).
     fn drop(&mut self) {
         if self.live > 0 {
@@ -351,9 +353,9 @@ impl Drop for Crew {
 }
 
 /// Time until the first rank is to go on anyway.
-fn longest(members: &[Member]) -> Duration {
+fn longest(members: &[OnStack]) -> Duration {
     let now = monotonic_ns();
-    let time = |member: &Member| match &member.state {
+    let time = |member: &OnStack| match &member.state {
         State::Parked { until_ns, .. } => Some(Duration::from_nanos(until_ns.saturating_sub(now))),
         State::While => Some(SHORT_SLEEP),
         State::Turn | State::Poll | State::Ended => None,

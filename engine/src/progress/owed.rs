@@ -19,7 +19,7 @@
 //!    belongs to the call that waits for the collective ([`Combined`]).
 
 use super::cell::LaneCell;
-use super::suspend::Bound;
+use super::suspend::NoSuspension;
 use crate::exec::executor::Combined;
 use crate::exec::foreign::Foreign;
 use crate::exec::run::Combination;
@@ -124,7 +124,7 @@ impl Owed {
     /// Runs everything, without any lock: how the steps that were run have ended.
     #[cold]
     pub fn settle(self) -> Vec<Ended> {
-        let _bound = Bound::begin();
+        let _bound = NoSuspension::begin();
         for waker in self.wake {
             contain(|| waker.wake());
         }

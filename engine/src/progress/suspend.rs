@@ -14,7 +14,7 @@
 //! 1. A virtual rank stays on its worker: what is told apart by thread (the lock of a lane, warm
 //!    memory, recordings) stays right.
 //! 2. No rank is suspended while it holds a lane or a lock of the library, nor within code that
-//!    is run as a lane is released: [`Bound`] marks the latter, and [`here`] is none there. So a
+//!    is run as a lane is released: [`NoSuspension`] marks the latter, and [`here`] is none there. So a
 //!    waker, a `Drop` or an operator that waits blocks its worker.
 //! 3. What a check has set for its thread ([`crate::diagnose::waits`], [`Awaits`]) is put aside
 //!    while its rank is suspended.
@@ -32,7 +32,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// When a suspended rank is to go on.
-pub enum Until {
+pub enum SuspendUntil {
     /// After the other ranks of its worker have had their turn.
     Turn,
     /// The same, of a rank that has only asked, and found nothing, since its last turn.
@@ -56,7 +56,7 @@ pub enum Resumed {
 /// Switches from a rank's stack to its worker's.
 pub trait Switch {
     /// Suspends the rank that runs. Returns when its worker resumes it.
-    fn switch(&self, until: Until) -> Resumed;
+    fn switch(&self, until: SuspendUntil) -> Resumed;
 }
 
 /// A virtual rank, for the code that runs on its stack.
@@ -70,7 +70,7 @@ pub struct Stack {
 
 /// The ranks of this thread.
 #[derive(Default)]
-struct Counts {
+struct WorkerCounts {
     /// That have not ended,
     live: usize,
     /// those of them that wait inside Osier,
@@ -79,13 +79,13 @@ struct Counts {
     job: Option<u64>,
     /// and the thread's entry while all are.
     listed: Option<Inside>,
-    /// Counts that are suspended while they unwind.
+    /// WorkerCounts that are suspended while they unwind.
     unwinding: usize,
 }
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Stack>>> = const { RefCell::new(None) };
-    static RANKS: RefCell<Counts> = RefCell::new(Counts::default());
+    static RANKS: RefCell<WorkerCounts> = RefCell::new(WorkerCounts::default());
     static BOUND: Cell<u32> = const { Cell::new(0) };
     static AWAITS: Cell<bool> = const { Cell::new(false) };
 }
@@ -100,7 +100,7 @@ impl Stack {
     }
 
     /// Suspends this rank, which runs.
-    pub fn suspend(&self, until: Until) -> Resumed {
+    pub fn suspend(&self, until: SuspendUntil) -> Resumed {
         debug_assert_eq!((owed::locks_held(), lanes::held()), (0, 0), "invariant 2");
         let listening = Listening::put_aside();
         let awaits = AWAITS.replace(false);
@@ -121,7 +121,11 @@ impl Stack {
     /// Lets the other ranks of the worker have a turn; the first or a later one since something
     /// was found.
     pub fn turn(&self, first: bool) {
-        self.suspend(if first { Until::Turn } else { Until::Poll });
+        self.suspend(if first {
+            SuspendUntil::Turn
+        } else {
+            SuspendUntil::Poll
+        });
     }
 }
 
@@ -151,14 +155,14 @@ pub fn enter(stack: Option<Rc<Stack>>) -> Option<Rc<Stack>> {
 }
 
 /// While it lives, this thread is a worker with virtual ranks.
-pub struct RankCount(Counts);
+pub struct RankCount(WorkerCounts);
 
 impl RankCount {
     /// With so many ranks. A virtual rank may begin to be a worker itself.
     pub fn begin(ranks: usize) -> RankCount {
-        let live = Counts {
+        let live = WorkerCounts {
             live: ranks,
-            ..Counts::default()
+            ..WorkerCounts::default()
         };
         RankCount(RANKS.replace(live))
     }
@@ -176,7 +180,7 @@ impl Drop for RankCount {
 }
 
 /// Changes the counts of this worker, and lists or unlists it (invariant 4).
-fn with_ranks(change: impl FnOnce(&mut Counts)) {
+fn with_ranks(change: impl FnOnce(&mut WorkerCounts)) {
     let unlisted = RANKS.with_borrow_mut(|ranks| {
         change(ranks);
         let all = ranks.live > 0 && ranks.inside == ranks.live;
@@ -226,16 +230,16 @@ impl Drop for WaitsInside {
 
 /// While it lives, this thread runs foreign code on behalf of a lane that it has released:
 /// nothing is suspended (invariant 2).
-pub(crate) struct Bound(());
+pub(crate) struct NoSuspension(());
 
-impl Bound {
-    pub fn begin() -> Bound {
+impl NoSuspension {
+    pub fn begin() -> NoSuspension {
         BOUND.set(BOUND.get() + 1);
-        Bound(())
+        NoSuspension(())
     }
 }
 
-impl Drop for Bound {
+impl Drop for NoSuspension {
     fn drop(&mut self) {
         BOUND.set(BOUND.get() - 1);
     }

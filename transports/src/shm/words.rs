@@ -425,8 +425,8 @@ mod tests {
         sleeper_and_senders(2, 2);
     }
 
-    /// A thread with one rank, which is parked until the thread sleeps. Fails, by a sleep that
-    /// nobody ends, without the barrier or without the look behind it.
+    /// A thread with one rank, which is parked until the thread sleeps: the look behind the
+    /// barrier finds the post, or the bell rings.
     #[test]
     fn loom_no_parked_rank_is_forgotten_by_a_thread_that_sleeps() {
         check(4, || {

@@ -10,7 +10,7 @@ use crate::diagnose::{LONG, report, watch};
 use crate::progress::backoff;
 use crate::progress::cell::LaneCell;
 use crate::progress::lane::{IDLE_POLLS, Lane};
-use crate::progress::suspend::{self, Resumed, Until};
+use crate::progress::suspend::{self, Resumed, SuspendUntil};
 use crate::trace::event::{Event, Kind};
 use osier_transports::shm::{JobStatus, monotonic_ns};
 use std::panic::Location;
@@ -366,7 +366,7 @@ impl Core {
             match suspend::here() {
                 Some(here) => {
                     drop(bed);
-                    here.suspend(Until::While);
+                    here.suspend(SuspendUntil::While);
                 }
                 None => drop(self.changed.wait_timeout(bed, SLEEP)),
             }
@@ -384,12 +384,12 @@ impl Core {
             (JobTransport::Shm(r), Some(here)) => r.park(
                 // What a thread of this rank has ended before the word said so.
                 || !self.poll_all() && !self.check_closed() && lock(&self.bed).events == seen,
-                |parked| here.suspend(Until::Roused(parked, SLEEP)) == Resumed::Look,
+                |parked| here.suspend(SuspendUntil::Roused(parked, SLEEP)) == Resumed::Look,
             ),
             (JobTransport::Sim(net, _), here) => match (self.poll_all(), here) {
                 (true, _) => {}
                 (false, Some(here)) => {
-                    here.suspend(Until::While);
+                    here.suspend(SuspendUntil::While);
                 }
                 (false, None) => {
                     net.wait_generation_change(generation, SLEEP);
