@@ -262,8 +262,11 @@ pub mod requests {
 }
 
 /// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing
-/// rules; run by workers on the ranks of a communicator. [`task::Graph`] has an example.
+/// rules; run by workers on the ranks of a communicator. [`task::Graph`] has an example. And
+/// virtual ranks: more ranks than threads ([`task::ranks`]).
 pub mod task {
+    pub use crate::bootstrap::{run_ranks, run_ranks_code};
+    pub use crate::tasks::ranks::{give_turn, ranks, ranks_async};
     pub use crate::tasks::{Graph, Node, NodePorts, Run, run_together};
     #[doc(inline)]
     pub use osier_tasks::{
@@ -307,9 +310,10 @@ pub mod mpi {
     use crate::*;
 }
 
-/// The programs of the README and of the pages on running and on tasks are tests.
+/// The programs of the README and of the pages on running, tasks and virtual ranks are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/running.md")]
 #[doc = include_str!("../docs/tasks.md")]
+#[doc = include_str!("../docs/virtual-ranks.md")]
 struct Readme;

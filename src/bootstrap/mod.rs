@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `launcher` | which launcher started this process; refuses those whose job it cannot join |
 //! | `pmi1` | joins the job of a launcher that speaks PMI-1 |
-//! | `run` | ranks as threads of one process |
+//! | `run` | ranks as threads of one process, or virtual ranks |
 //! | `session` | sessions |
 
 #[allow(unsafe_code, reason = "descriptors that a launcher names by number")]
@@ -14,7 +14,7 @@ mod launcher;
 mod pmi1;
 mod run;
 
-pub use run::{Failure, run, run_code};
+pub use run::{Failure, run, run_code, run_ranks, run_ranks_code};
 
 use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets, Session};
 use crate::config;

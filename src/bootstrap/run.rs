@@ -1,4 +1,5 @@
-//! Ranks as threads of one process, for `osier run --ranks-per-process`.
+//! Ranks as threads of one process, or on stacks of its workers, for
+//! `osier run --ranks-per-process`.
 //!
 //! ```text
 //! process of ranks 4 to 7      main thread: starts the others, waits
@@ -17,6 +18,7 @@
 use super::{Universe, init, joined_rank, launcher};
 use crate::comm::Communicator;
 use crate::config;
+use crate::tasks::ranks::{Deal, on_stacks};
 use osier_engine::diagnose::tell;
 use osier_engine::diagnose::threads::Inside;
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -54,16 +56,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// A rank that returns an error reports it on standard error, and its process
 /// ends with code 1: a process fails with all of its ranks.
 pub fn run(program: impl Fn(Communicator) -> std::result::Result<(), Failure> + Sync) -> ExitCode {
-    run_code(|comm| {
-        let (rank, size) = (comm.rank(), comm.size());
-        match program(comm) {
-            Ok(()) => 0,
-            Err(e) => {
-                eprintln!("rank {rank} of {size}: {e}");
-                1
-            }
-        }
-    })
+    run_code(|comm| reported(&program, comm))
 }
 
 /// As [`run`], for programs that choose their exit codes and report
@@ -78,6 +71,59 @@ pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
         tell(e);
         1
     }))
+}
+
+/// As [`run`], with the ranks of this process as virtual ranks on so many workers: see
+/// [`crate::task::ranks`] for what these are.
+///
+/// Under `osier run --ranks-per-process K` that is K virtual ranks, otherwise one rank on the
+/// calling thread. Where ranks are bound, a worker may use the processors of all of its ranks.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     // osier run -n 64 --ranks-per-process 32 -- program
+///     osier::task::run_ranks(2, |comm| {
+///         comm.barrier()?;
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn run_ranks(
+    workers: usize,
+    program: impl Fn(Communicator) -> std::result::Result<(), Failure> + Sync,
+) -> ExitCode {
+    run_ranks_code(workers, |comm| reported(&program, comm))
+}
+
+/// As [`run_ranks`], for programs that choose their exit codes and report their errors
+/// themselves.
+pub fn run_ranks_code(workers: usize, program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
+    match here() {
+        Ok(ranks) if ranks > 1 => match virtually(ranks, workers, &program) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                tell(e);
+                ExitCode::FAILURE
+            }
+        },
+        // It says what is wrong.
+        _ => run_code(program),
+    }
+}
+
+/// The exit code of a program; reports its error.
+fn reported(
+    program: impl Fn(Communicator) -> std::result::Result<(), Failure>,
+    comm: Communicator,
+) -> u8 {
+    let (rank, size) = (comm.rank(), comm.size());
+    match program(comm) {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("rank {rank} of {size}: {e}");
+            1
+        }
+    }
 }
 
 /// Number of ranks of this process.
@@ -113,13 +159,40 @@ fn places(ranks: usize) -> Result<Vec<Vec<usize>>> {
     })
 }
 
-fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<()> {
-    let Some((job, first)) = joined_rank()? else {
-        return Err(Error::new(
+/// The job, and the first rank of this process.
+fn joined_many() -> Result<(Job, usize)> {
+    joined_rank()?.ok_or_else(|| {
+        Error::new(
             ErrorKind::Config,
             "OSIER_JOB is set no longer (hint: it is for osier run to set)",
-        ));
+        )
+    })
+}
+
+/// Ranks on stacks of their own.
+fn virtually(
+    ranks: usize,
+    workers: usize,
+    program: &(impl Fn(Communicator) -> u8 + Sync),
+) -> Result<()> {
+    let (job, first) = joined_many()?;
+    let deal = Deal {
+        job: job.id(),
+        ranks: first..first + ranks,
+        workers,
+        places: &places(ranks)?,
     };
+    let ended = |rank, code| match code {
+        // It has finalized, or ended the process.
+        0 => job.mark_dead(rank, Death::Exited(0)),
+        // Invariant 2.
+        _ => std::process::exit(code),
+    };
+    on_stacks(&deal, |rank| one(&job, rank, &[], program), ended).map(drop)
+}
+
+fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<()> {
+    let (job, first) = joined_many()?;
     let places = places(ranks)?;
     // From here on this thread only waits.
     let _inside = Inside::enter(job.id());
@@ -129,7 +202,11 @@ fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<
             std::thread::Builder::new()
                 .name(format!("rank {rank}"))
                 .stack_size(STACK_BYTES)
-                .spawn_scoped(s, move || one(job, rank, cpus, program))
+                .spawn_scoped(s, move || {
+                    let _guard = FailsTogether;
+                    one(job, rank, cpus, program);
+                    job.mark_dead(rank, Death::Exited(0));
+                })
                 .map_err(|e| {
                     Error::new(
                         ErrorKind::OutOfMemory,
@@ -143,9 +220,8 @@ fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<
     Ok(())
 }
 
-/// Body of one rank's thread.
+/// One rank. Ends the process if it fails.
 fn one(job: &Job, rank: usize, cpus: &[usize], program: &(impl Fn(Communicator) -> u8 + Sync)) {
-    let _guard = FailsTogether;
     if !cpus.is_empty() {
         crate::model::confine(cpus);
     }
@@ -155,7 +231,6 @@ fn one(job: &Job, rank: usize, cpus: &[usize], program: &(impl Fn(Communicator) 
     if code != 0 {
         std::process::exit(i32::from(code));
     }
-    job.mark_dead(rank, Death::Exited(0));
 }
 
 fn leave(e: &Error) -> ! {

@@ -20,6 +20,7 @@ use osier_engine::exec::executor::{self, End};
 use osier_engine::exec::memory::Buffers;
 use osier_engine::exec::program::Program;
 use osier_engine::progress::core::Core;
+use osier_engine::progress::suspend;
 use osier_engine::view::RawView;
 use osier_transports::shm::PAGE_SLOT_BYTES;
 use std::any::Any;
@@ -92,6 +93,9 @@ impl InFlight {
             }
             executor::take(lane, id)
         });
+        if end.is_none() {
+            runs.core().give_turn();
+        }
         self.ended(end)
     }
 
@@ -158,7 +162,7 @@ impl InFlight {
         if ended && self.test() {
             return Poll::Ready(());
         }
-        if !driven && !self.counted {
+        if !driven && !suspend::awaits() && !self.counted {
             self.counted = true;
             self.comm.core().future_waits();
         }

@@ -99,7 +99,7 @@ impl Communicator {
 
     #[cold]
     fn looks_longer(&self, lane: &mut Lane, peer: u32, looks: u32) -> bool {
-        if lane.knows_dead(peer) || self.lane().wanted() {
+        if lane.knows_dead(peer) || self.lane().wanted() || self.core().on_stack() {
             return false;
         }
         if self.core().shares_cores() {

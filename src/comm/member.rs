@@ -11,6 +11,7 @@ use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::links::{Links, Remote};
+use osier_engine::progress::suspend;
 use osier_engine::progress::traced::LaneTrace;
 use osier_transports::delay::Delayed;
 use osier_transports::shm::monotonic_ns;
@@ -79,7 +80,7 @@ impl Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         let Self { member, whole } = self;
-        let orderly = !std::thread::panicking();
+        let orderly = !suspend::unwinds();
         if orderly && *whole {
             member.core.flush(None);
         }

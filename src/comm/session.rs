@@ -9,6 +9,7 @@ use super::{
 use osier_engine::error::{Error, Result};
 use osier_engine::progress::attached::Attached;
 use osier_engine::progress::core::Core;
+use osier_engine::progress::suspend;
 use std::fmt;
 use std::sync::Arc;
 
@@ -129,7 +130,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if !suspend::unwinds() {
             self.core().flush(Some(self.attached.mark()));
         }
     }

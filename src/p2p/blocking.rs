@@ -9,8 +9,10 @@ use osier_datatype::Datatype;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::{Pattern, TagPattern};
 use osier_engine::progress::backoff;
+use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::lane::{Lane, Mode, Outcome, Posted};
 use osier_engine::progress::receive::Direct;
+use osier_engine::progress::suspend;
 use osier_engine::progress::window::Handle;
 use osier_engine::trace::event::{ANY, Event, Kind};
 use osier_engine::trace::{Span, now_ns};
@@ -20,6 +22,8 @@ use std::panic::Location;
 /// Polls for a message that goes straight to its buffer, before the receive
 /// is posted like any other.
 const DIRECT_POLLS: u32 = 150;
+/// Turns of the other ranks of a worker, with a poll after each, in place of these.
+const DIRECT_TURNS: u32 = 4;
 
 impl Communicator {
     /// Sends, and returns when the buffer may be used again (standard mode).
@@ -474,10 +478,49 @@ impl Communicator {
             return None;
         }
         let begun = self.begin_here(&mut lane, view, (source, tag), true);
+        if begun.is_none() && self.core().on_stack() {
+            return self.begin_in_turns(lane, view, (source, tag));
+        }
         if let Some(Begun::Posted(_)) = begun {
             self.core().after(&mut lane);
         }
         begun
+    }
+
+    /// The same of a virtual rank: the others of its worker have their turns, one of which may
+    /// send the message.
+    #[inline(never)]
+    fn begin_in_turns<'a>(
+        &'a self,
+        mut lane: LaneGuard<'a>,
+        view: &RawView,
+        (source, tag): (u32, u32),
+    ) -> Option<Begun> {
+        let pattern = Pattern::exact(source, tag);
+        for turn in 0..DIRECT_TURNS {
+            self.core().after(&mut lane);
+            drop(lane);
+            if !suspend::turn(turn == 0) {
+                return None;
+            }
+            lane = self.lane().lock();
+            if !lane.may_receive_directly(pattern) {
+                return None;
+            }
+            if let Some(bytes) = lane.receive_next(view, source, tag) {
+                return Some(Begun::Received(bytes));
+            }
+            match lane.receive_direct(view, pattern, true) {
+                Direct::Nothing => {}
+                Direct::Received(outcome) => return Some(Begun::Received(outcome.bytes)),
+                Direct::Begun(handle) => {
+                    self.core().after(&mut lane);
+                    return Some(Begun::Posted(Handle::of_op(handle)));
+                }
+                Direct::Other => return None,
+            }
+        }
+        None
     }
 
     /// Waits a while for a short message, with the lane in hand. Under the conditions
@@ -514,6 +557,10 @@ impl Communicator {
             && let Some(bytes) = lane.receive_next(view, source, tag)
         {
             return Some(Begun::Received(bytes));
+        }
+        if self.core().on_stack() {
+            // Another rank of this thread may have to send first: not with the lane in hand.
+            return None;
         }
         self.await_short(lane, view, (source, tag), may_begin)
     }

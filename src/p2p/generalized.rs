@@ -194,7 +194,11 @@ impl Communicator {
 impl GeneralizedRequest {
     /// Whether it is complete.
     pub fn test(&mut self) -> bool {
-        !matches!(self.shared.inner().state, State::Pending)
+        let over = !matches!(self.shared.inner().state, State::Pending);
+        if !over {
+            self.shared.core.give_turn();
+        }
+        over
     }
 
     /// Waits until it is complete; the status is that of `query`.

@@ -529,7 +529,10 @@ impl ScopedRequest<'_> {
                 self.state = State::Done(result.map(Status::from));
                 true
             }
-            None => false,
+            None => {
+                core.give_turn();
+                false
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use crate::comm::Communicator;
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::Core;
+use osier_engine::progress::suspend;
 use osier_engine::progress::window::Handle;
 use osier_engine::trace::event::Kind;
 use std::any::Any;
@@ -224,7 +225,7 @@ impl Transfer {
                 lane.is_done(op)
             });
             if !done {
-                if !driven && !self.counted {
+                if !driven && !suspend::awaits() && !self.counted {
                     self.counted = true;
                     self.comm.core().future_waits();
                 }

@@ -1,4 +1,7 @@
-//! Task graphs on the ranks of a communicator; the runtime is a crate below this one.
+//! Task graphs on the ranks of a communicator, and virtual ranks; the runtime is a crate below
+//! this one.
+
+pub(crate) mod ranks;
 
 mod collective;
 

@@ -11,6 +11,7 @@
 
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;
+use crate::tasks::ranks::{Deal, RankResult, on_stacks};
 use osier_engine::check::Setting;
 use osier_engine::diagnose::threads::Inside;
 use osier_transports::Death;
@@ -23,11 +24,18 @@ use osier_transports::sim::{SimNet, SimOptions};
 pub enum Network {
     /// Shared memory, as between processes.
     Shm,
+    /// The same, with virtual ranks on so many workers.
+    Virtual(usize),
     /// A simulated network with seeded delays.
     Sim(SimOptions),
 }
 
 impl Network {
+    /// Virtual ranks on one worker, and on two.
+    pub fn virtual_ranks() -> Vec<Network> {
+        vec![Network::Virtual(1), Network::Virtual(2)]
+    }
+
     /// Every transport, for tests that must pass on all of them. `self` takes
     /// part in each: ranks send to themselves through it.
     pub fn all() -> Vec<Network> {
@@ -76,7 +84,7 @@ pub fn ranks_traced<R: Send>(
     n: usize,
     f: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
-    on_shm(n, Some(options), from_env(), |u| f(u.world().clone()))
+    on_shm(n, None, Some(options), from_env(), |u| f(u.world().clone()))
 }
 
 /// As [`universes_on`], with checks of choice instead of `OSIER_CHECK`'s.
@@ -88,7 +96,8 @@ pub fn universes_checked<R: Send>(
     f: impl Fn(&Universe) -> R + Sync,
 ) -> Vec<R> {
     match network {
-        Network::Shm => on_shm(n, None, checks, f),
+        Network::Shm => on_shm(n, None, None, checks, f),
+        Network::Virtual(workers) => on_shm(n, Some(*workers), None, checks, f),
         Network::Sim(options) => on_sim(options, checks, n, f),
     }
 }
@@ -136,6 +145,7 @@ fn on_sim<R: Send>(
 
 fn on_shm<R: Send>(
     n: usize,
+    workers: Option<usize>,
     trace: Option<&osier_engine::trace::Options>,
     checks: Setting,
     f: impl Fn(&Universe) -> R + Sync,
@@ -150,13 +160,20 @@ fn on_shm<R: Send>(
         None => Universe::join(&job, rank),
         Some(options) => Universe::join_traced(&job, rank, options),
     };
-    run(
-        job.id(),
-        n,
-        |rank| join(rank).expect("a place in the job"),
-        |rank, code| job.mark_dead(rank, Death::Exited(code)),
-        f,
-    )
+    let join = |rank| join(rank).expect("a place in the job");
+    let ended = |rank, code| job.mark_dead(rank, Death::Exited(code));
+    let Some(workers) = workers else {
+        return run(job.id(), n, join, ended, f);
+    };
+    let deal = Deal {
+        job: job.id(),
+        ranks: 0..n,
+        workers,
+        places: &[],
+    };
+    let outcomes = on_stacks(&deal, |rank| f(&join(rank)), ended).expect("stacks and threads");
+    let passed_on = |r: RankResult<R>| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    outcomes.into_iter().map(passed_on).collect()
 }
 
 /// Tells the others of a rank's end, however it ends.

@@ -30,6 +30,7 @@
 //! | [`graph`] | building a graph on all ranks |
 //! | `traffic` | what goes between ranks |
 //! | [`linked`] | runs over a lane of the engine |
+//! | [`stacks`] | virtual ranks: many ranks on one worker, each on a stack of its own |
 
 #![allow(
     missing_docs,
@@ -61,6 +62,7 @@ mod running;
 pub mod shape;
 pub mod slot;
 pub mod space;
+pub mod stacks;
 mod svg;
 mod sync;
 pub mod task;

@@ -1,6 +1,6 @@
 //! Requests as futures, and requests that nobody waits for.
 
-use crate::support::{Random, fails, on_all, pattern};
+use crate::support::{Random, fails, on_all, on_threads, pattern};
 use osier::buffers::{OwnedBuffer, OwnedBufferMut};
 use osier::{Buffer, BufferMut, Communicator, ErrorKind, View, ViewMut};
 use std::future::{Future, poll_fn};
@@ -30,7 +30,10 @@ pub fn foreign_block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        std::thread::park();
+        // It would park the thread of all virtual ranks of a worker.
+        if !osier::task::give_turn() {
+            std::thread::park();
+        }
     }
 }
 
@@ -131,7 +134,7 @@ fn a_foreign_executor_meets_blocking_calls() {
 
 #[test]
 fn several_foreign_executors_of_one_rank() {
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         std::thread::scope(|s| {
             for thread in 0..3usize {
                 let comm = &comm;

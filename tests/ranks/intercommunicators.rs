@@ -1,6 +1,6 @@
 //! Intercommunicators.
 
-use crate::support::{Watchdog, fails, on_all, one_fails, pattern};
+use crate::support::{Watchdog, fails, on_all, on_threads, one_fails, pattern};
 use osier::communicators::{Comparison, SplitType};
 use osier::testing::Network;
 use osier::topology::dims_create;
@@ -188,7 +188,7 @@ fn sides_merge_split_and_shrink() {
 
 #[test]
 fn joins_on_an_intercommunicator_and_at_once() {
-    on_all(4, |comm| {
+    on_threads(4, |comm| {
         // The bridge may be an intercommunicator: its remote ranks count.
         let inter = halves(&comm, 2, 1);
         let alone = comm

@@ -1,6 +1,6 @@
 //! Partitioned transfers.
 
-use crate::support::{Random, fails, on_all};
+use crate::support::{Random, fails, on_all, on_threads};
 use osier::partitioned::Partitions;
 use osier::persistent::{Startable, start_all};
 use osier::requests::{AnyRequest, WaitSet, wait_any};
@@ -8,7 +8,7 @@ use osier::{Communicator, Datatype, ErrorKind, Layout, Order, PROC_NULL, Result,
 
 #[test]
 fn threads_mark_partitions_and_ends_have_different_numbers() {
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         for (n, sends, receives) in [
             (1200, 4, 6),
             (1200, 6, 4),
@@ -528,7 +528,7 @@ fn layouts_that_do_not_fit_are_errors() {
 
 #[test]
 fn a_scope_lends_memory() {
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         let peer = 1 - comm.rank();
         let mut mine = vec![0u64; 600];
         let mut theirs = vec![0u64; 600];

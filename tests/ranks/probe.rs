@@ -1,6 +1,6 @@
 //! Probes, with and without taking the message.
 
-use crate::support::{fails, on_all, pattern};
+use crate::support::{fails, on_all, on_threads, pattern};
 use osier::{ANY_SOURCE, ANY_TAG, ErrorKind};
 use std::sync::Mutex;
 
@@ -128,7 +128,7 @@ fn a_message_that_fits_no_vector_is_an_error() {
 #[test]
 fn threads_that_probe_share_the_messages() {
     const MESSAGES: usize = 200;
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         if comm.rank() == 0 {
             for i in 0..MESSAGES {
                 comm.send(&pattern(8 + 700 * (i % 60), i), 1, i)

@@ -1,6 +1,6 @@
 //! Waiting and testing: one, any, all, some.
 
-use crate::support::{Random, fails, on_all, pattern};
+use crate::support::{Random, fails, on_all, on_threads, pattern};
 use osier::requests::{test_all, test_any, test_some, wait_all, wait_any, wait_some};
 use osier::{ErrorKind, Request};
 
@@ -228,7 +228,7 @@ fn wait_all_waits_for_all_even_after_an_error() {
 
 #[test]
 fn waiting_in_another_thread_than_posting() {
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         let peer = 1 - comm.rank();
         for (i, &n) in SIZES.iter().enumerate() {
             let receive = comm.irecv(vec![0; n], peer, i).expect("irecv");

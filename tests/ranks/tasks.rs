@@ -6,6 +6,7 @@ use osier::task::{Event, Node, Rule, RunSettings, Signal, Space, Volume, run_tog
 use osier::testing::Network;
 use osier::{Communicator, ErrorKind, Type, View, ViewMut};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
 /// A cell of a ring that averages with its neighbors; a message is as long as is asked.
@@ -351,7 +352,8 @@ fn collectives_are_nodes_that_ranks_begin_in_any_order() {
 #[test]
 fn signals_fire_tasks_that_wait_for_events() {
     on_shm(2, |comm| {
-        let (signals, raised) = std::sync::mpsc::channel::<(Signal, Arc<AtomicU64>)>();
+        type Tick = (Signal, Arc<AtomicU64>);
+        let (signals, raised) = channel::<Tick>();
         let mut graph = Description::new();
         let waiters = graph.family("waiter", &[6], Placement::Block);
         let event = graph.event(waiters, "tick");
@@ -363,7 +365,7 @@ fn signals_fire_tasks_that_wait_for_events() {
         });
         struct Waiter {
             event: Event,
-            signals: Arc<Mutex<std::sync::mpsc::Sender<(Signal, Arc<AtomicU64>)>>>,
+            signals: Arc<Mutex<Sender<Tick>>>,
             ticks: Arc<AtomicU64>,
         }
         const TICKS: u64 = 1000;

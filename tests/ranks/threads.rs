@@ -1,6 +1,6 @@
 //! Many threads of one rank at once.
 
-use crate::support::{Random, on_all, pattern};
+use crate::support::{Random, on_all, on_threads, pattern};
 use osier::requests::wait_any;
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, Op};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ fn bounce(comm: &Communicator, tag: usize, rounds: usize) {
 
 #[test]
 fn threads_share_a_communicator() {
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         std::thread::scope(|s| {
             for tag in 0..4 {
                 let comm = &comm;
@@ -41,7 +41,7 @@ fn threads_share_a_communicator() {
 
 #[test]
 fn threads_have_communicators_of_their_own() {
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         let own: Vec<_> = (0..4).map(|_| comm.dup().expect("dup")).collect();
         std::thread::scope(|s| {
             for (i, comm) in own.iter().enumerate() {
@@ -53,7 +53,7 @@ fn threads_have_communicators_of_their_own() {
 
 #[test]
 fn threads_mix_communicators_requests_and_probes() {
-    on_all(4, |comm| {
+    on_threads(4, |comm| {
         let other = comm.dup().expect("dup");
         std::thread::scope(|s| {
             let (comm, other) = (&comm, &other);
@@ -96,7 +96,7 @@ fn threads_mix_communicators_requests_and_probes() {
 #[test]
 fn sleepers_are_woken() {
     const THREADS: usize = 4;
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         let own: Vec<_> = (0..THREADS).map(|_| comm.dup().expect("dup")).collect();
         let rounds = 12;
         std::thread::scope(|s| {
@@ -132,7 +132,7 @@ fn sleepers_are_woken() {
 #[test]
 fn the_place_at_the_doorbell_is_handed_on() {
     const THREADS: usize = 6;
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         for round in 0..6u64 {
             let mut order: Vec<usize> = (0..THREADS).collect();
             Random::new(round).shuffle(&mut order);
@@ -196,7 +196,7 @@ fn threads_of_a_single_rank_talk() {
 
 #[test]
 fn collectives_of_several_communicators_run_at_once() {
-    on_all(4, |comm| {
+    on_threads(4, |comm| {
         let own: Vec<_> = (0..3).map(|_| comm.dup().expect("dup")).collect();
         std::thread::scope(|s| {
             for (i, comm) in own.iter().enumerate() {

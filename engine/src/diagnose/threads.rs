@@ -2,12 +2,14 @@
 //!
 //! Any thread of a process may hold a communicator and send. So a rank is
 //! stuck for certain only if every thread that its process has is in a wait
-//! that Osier knows of. The kernel lists the threads; the waits name theirs.
+//! that Osier knows of. The kernel lists the threads; the waits name theirs. A thread that runs
+//! virtual ranks is in a wait when all of these are.
 //!
 //! The list is the one thing of the core that belongs to the process and not
 //! to a `Universe`: threads do, too.
 
 use super::outside::Process;
+use crate::progress::suspend::WaitsInside;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Threads that wait, with the job of the wait. A process may hold ranks of several jobs, and
@@ -26,23 +28,39 @@ fn this_thread() -> u32 {
 }
 
 /// While it lives, its thread counts as one that waits inside Osier: it does
-/// nothing by itself and can be woken only by what ranks of its job do.
-#[derive(Debug)]
-pub struct Inside(u64, u32);
+/// nothing by itself and can be woken only by what ranks of its job do. Of a virtual rank: while
+/// all of its worker's do.
+pub struct Inside(Of);
+
+enum Of {
+    Thread(u64, u32),
+    Rank(#[expect(dead_code, reason = "dropped with it")] WaitsInside),
+}
 
 impl Inside {
-    /// Counts this thread for a job.
+    /// Counts this thread for a job, or this virtual rank.
     pub fn enter(job: u64) -> Inside {
+        match WaitsInside::begin(job) {
+            Some(rank) => Inside(Of::Rank(rank)),
+            None => Inside::of_thread(job),
+        }
+    }
+
+    /// Counts this thread.
+    pub(crate) fn of_thread(job: u64) -> Inside {
         let thread = this_thread();
         lock().push((job, thread));
-        Inside(job, thread)
+        Inside(Of::Thread(job, thread))
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        let Of::Thread(job, thread) = self.0 else {
+            return;
+        };
         let mut inside = lock();
-        if let Some(at) = inside.iter().position(|e| *e == (self.0, self.1)) {
+        if let Some(at) = inside.iter().position(|e| *e == (job, thread)) {
             inside.swap_remove(at);
         }
     }

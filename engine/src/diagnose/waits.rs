@@ -104,6 +104,31 @@ impl Drop for Unheard {
     }
 }
 
+/// What this thread wants to know of a check, while a virtual rank that runs one is suspended.
+pub(crate) struct Listening {
+    listens: bool,
+    resigns: bool,
+    heard: Vec<Asked>,
+}
+
+impl Listening {
+    #[inline]
+    pub fn put_aside() -> Listening {
+        Listening {
+            listens: LISTENS.replace(false),
+            resigns: RESIGNS.replace(false),
+            heard: HEARD.take(),
+        }
+    }
+
+    #[inline]
+    pub fn bring_back(self) {
+        LISTENS.set(self.listens);
+        RESIGNS.set(self.resigns);
+        HEARD.set(self.heard);
+    }
+}
+
 /// Runs a check, listening.
 pub fn listen<R>(check: impl FnOnce() -> R) -> (R, Vec<Asked>) {
     LISTENS.set(true);

@@ -13,6 +13,7 @@ use super::biased::BiasedLock;
 use super::core::Core;
 use super::lane::Lane;
 use super::owed::is_put_off;
+use super::suspend::lanes;
 use crate::exec::executor;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -59,6 +60,7 @@ impl LaneCell {
     #[inline]
     pub fn lock(&self) -> LaneGuard<'_> {
         self.lock.lock();
+        lanes::count(1);
         LaneGuard { cell: self }
     }
 
@@ -73,7 +75,10 @@ impl LaneCell {
     /// The lane, if no thread has its lock, this one included.
     pub fn try_lock(&self) -> Option<LaneGuard<'_>> {
         // Not `then_some`: a guard that is made and dropped gives the lock back.
-        self.lock.try_lock().then(|| LaneGuard { cell: self })
+        self.lock.try_lock().then(|| {
+            lanes::count(1);
+            LaneGuard { cell: self }
+        })
     }
 
     /// Whether another thread waits for the lane.
@@ -121,6 +126,7 @@ impl LaneGuard<'_> {
     pub fn release_as_it_was(self) {
         let cell = self.cell;
         std::mem::forget(self);
+        lanes::count(-1);
         cell.lock.unlock();
     }
 
@@ -130,6 +136,7 @@ impl LaneGuard<'_> {
         if self.cell.outstanding.load(Ordering::Relaxed) != outstanding {
             self.cell.outstanding.store(outstanding, Ordering::Relaxed);
         }
+        lanes::count(-1);
         self.cell.lock.unlock();
     }
 
@@ -144,6 +151,7 @@ impl LaneGuard<'_> {
             self.release();
             let ends = owed.settle();
             self.cell.lock.lock();
+            lanes::count(1);
             for (run, instance, end) in ends {
                 executor::combined(&mut **self, run, instance, end);
             }

@@ -15,6 +15,7 @@ use super::arrival::Arrival;
 use super::lane::Lane;
 use super::op::{Mode, Op, Rare};
 use super::port::{Port, describe};
+use super::suspend;
 
 use crate::check::{Check, Checks, Claim, Side, Site, mismatch};
 use crate::diagnose::report::communicator;
@@ -332,7 +333,7 @@ impl Lane {
     #[cold]
     pub fn report_unreceived(&mut self, checks: &Checks) {
         let asked = checks.has(Check::Leaks) && checks.is_foreign();
-        if !asked || std::thread::panicking() {
+        if !asked || suspend::unwinds() {
             return;
         }
         let all: Vec<u32> = self.arrivals.handles().collect();

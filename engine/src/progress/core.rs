@@ -18,6 +18,7 @@ use super::attached::Attached;
 use super::cell::LaneCell;
 use super::enqueued::Rung;
 use super::lane::Lane;
+use super::suspend;
 use crate::check::{Check, Checks, Setting};
 use crate::device::Devices;
 use crate::diagnose::outside::{Outside, Process};
@@ -68,6 +69,8 @@ pub struct Core {
     shared_cores: bool,
     /// Whether messages between processes are delayed.
     delayed: bool,
+    /// Of a virtual rank: the thread that waits has others to run.
+    on_stack: bool,
     seen_deaths: AtomicU64,
     /// A rank has ended, and what it sent before is delayed.
     deaths_wait: AtomicBool,
@@ -190,6 +193,7 @@ impl Core {
             changed: Condvar::new(),
             shared_cores,
             delayed,
+            on_stack: suspend::here().is_some(),
             seen_deaths: AtomicU64::new(0),
             deaths_wait: AtomicBool::new(false),
             biased: super::cell::bias_offered(),
@@ -354,12 +358,13 @@ impl Core {
 
     #[cold]
     fn wake_sleepers(&self) {
+        // First: a virtual rank that parks looks at it behind its word.
+        lock(&self.bed).events += 1;
         match &self.transport {
             JobTransport::Shm(r) => r.wake(),
             JobTransport::Sim(net, _) => net.notify(),
             JobTransport::Alone => {}
         }
-        lock(&self.bed).events += 1;
         self.changed.notify_all();
     }
 
@@ -432,7 +437,8 @@ impl Core {
                 continue;
             }
             idle += 1;
-            if idle > 1000 {
+            let spin = if self.on_stack { 0 } else { 1000 };
+            if idle > spin {
                 self.check_closed();
                 self.sleep(|| {
                     let quiet = !self.progress_all();

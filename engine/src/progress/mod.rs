@@ -33,6 +33,7 @@ pub mod receive;
 mod send;
 #[cfg(debug_assertions)]
 pub mod steps;
+pub mod suspend;
 mod sync;
 pub mod traced;
 pub(crate) mod trial;

@@ -19,6 +19,7 @@
 //!    belongs to the call that waits for the collective ([`Combined`]).
 
 use super::cell::LaneCell;
+use super::suspend::NoSuspension;
 use crate::exec::executor::Combined;
 use crate::exec::foreign::Foreign;
 use crate::exec::run::Combination;
@@ -39,6 +40,12 @@ pub(crate) fn is_put_off() -> bool {
         HELD.set((held, true));
     }
     held > 0
+}
+
+/// Locks of the library under which this thread may release lanes.
+#[inline]
+pub(crate) fn locks_held() -> u32 {
+    HELD.get().0
 }
 
 /// To be made before a lock of the library is taken under which lanes are released, and so
@@ -117,6 +124,7 @@ impl Owed {
     /// Runs everything, without any lock: how the steps that were run have ended.
     #[cold]
     pub fn settle(self) -> Vec<Ended> {
+        let _bound = NoSuspension::begin();
         for waker in self.wake {
             contain(|| waker.wake());
         }

@@ -35,6 +35,16 @@ fn main() -> ExitCode {
     if let ["run", what @ ..] = &what[..] {
         return osier::run_code(|comm| threads(comm, what));
     }
+    if let ["virtual", workers, what @ ..] = &what[..] {
+        let workers = workers.parse().expect("a number");
+        return osier::task::run_ranks_code(workers, |comm| threads(comm, what));
+    }
+    if let ["virtual-job", n, workers, how] = what[..] {
+        // Virtual ranks of a job of their own, without a launcher.
+        let [n, workers] = [n, workers].map(|n| n.parse().expect("a number"));
+        osier::task::ranks(n, workers, |comm| hang(&comm, how)).expect("ranks");
+        return ExitCode::SUCCESS;
+    }
     if let ["session"] = what[..] {
         return match osier::Session::init() {
             Ok(session) => {

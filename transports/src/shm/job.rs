@@ -266,7 +266,7 @@ impl Job {
         let epoch = &self.0.segment.header().death_epoch;
         super::words::record_death(&self.control(rank).death, epoch, to_word(how));
         for r in 0..self.ranks() {
-            self.ring(r);
+            self.wake(r);
         }
     }
 
@@ -334,7 +334,14 @@ impl Job {
         self.0.segment.control(rank)
     }
 
-    /// Wakes a rank that sleeps.
+    /// Wakes a rank that sleeps, or is about to.
+    pub(crate) fn wake(&self, rank: usize) {
+        if super::words::rouse_anyway(&self.control(rank).sleeping) {
+            self.ring(rank);
+        }
+    }
+
+    /// Rings the bell of a rank that sleeps.
     pub(crate) fn ring(&self, rank: usize) {
         let one = 1u64;
         // SAFETY: invariant 1: eight bytes to our own eventfd; a full counter

@@ -34,7 +34,7 @@ pub use collective::{
 };
 pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Job, JobOptions, MAX_RANKS, check_description, describe};
-pub use rank::ShmRank;
+pub use rank::{Parked, ShmRank};
 pub use segment::NOTE_BYTES;
 pub use serve::{SHARED_FROM_BYTES, SharedAlloc, serve};
 pub use shared_heap::SharedHeap;

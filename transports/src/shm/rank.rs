@@ -693,6 +693,27 @@ impl ShmRank {
         });
     }
 
+    /// As [`ShmRank::sleep`], for a rank whose thread runs other ranks meanwhile: `away` leaves
+    /// this one, and returns when it is to go on (false) or to look once more (true). That is
+    /// asked once more, too, before the thread sleeps: see [`Parked`].
+    pub fn park(&self, mut idle: impl FnMut() -> bool, mut away: impl FnMut(Parked) -> bool) {
+        let starved = &self.0.starved;
+        let look = || {
+            starved.store(0, Ordering::Relaxed);
+            match (idle(), starved.load(Ordering::Relaxed)) {
+                (false, _) => words::Idle::No,
+                (true, 0) => words::Idle::Yes,
+                (true, _) => words::Idle::Starved,
+            }
+        };
+        let sleeping = &self.0.job.control(self.rank()).sleeping;
+        let fence = || crate::sync::fence(Ordering::SeqCst);
+        words::park(sleeping, fence, look, || away(Parked(self.clone())));
+        if self.0.watches.load(Ordering::Relaxed) != 0 {
+            self.look_for_ended();
+        }
+    }
+
     /// From now on this rank looks for the ends of others' processes whenever it has slept for
     /// its time: where no launcher records them.
     pub fn watch_processes(&self) {
@@ -714,8 +735,55 @@ impl ShmRank {
         self.0.job.segment().status(self.rank()).write(words);
     }
 
-    /// Wakes this rank's sleeping thread.
+    /// Wakes this rank's sleeping thread, also one that is about to sleep.
     pub fn wake(&self) {
-        self.0.job.ring(self.rank());
+        self.0.job.wake(self.rank());
+    }
+}
+
+/// A rank that is parked, for the thread that runs it.
+///
+/// A thread that wants to sleep has each of its parked ranks want its bell, passes
+/// [`Parked::barrier`], has each look once more, and sleeps at all their bells.
+pub struct Parked(ShmRank);
+
+impl Parked {
+    fn sleeping(&self) -> &AtomicU32 {
+        &self.0.0.job.control(self.0.rank()).sleeping
+    }
+
+    /// Whether a peer has posted to it, or made room for it.
+    #[inline]
+    pub fn is_roused(&self) -> bool {
+        words::is_roused(self.sleeping())
+    }
+
+    /// Has peers ring its bell. False: it is roused.
+    pub fn want_bell(&self) -> bool {
+        words::want_bell(self.sleeping())
+    }
+
+    /// Has peers ring no bell: its thread is awake.
+    pub fn want_no_bell(&self) {
+        words::want_no_bell(self.sleeping());
+    }
+
+    /// Whether peers are to ring its bell, and none has roused it.
+    pub fn wants_bell(&self) -> bool {
+        words::wants_bell(self.sleeping())
+    }
+
+    /// A barrier that all senders of their jobs pass.
+    pub fn barrier<'a>(mut parked: impl Iterator<Item = &'a Parked>) {
+        match parked.all(|p| p.0.0.fence) {
+            true => crate::sync::fence(Ordering::SeqCst),
+            false => wait::barrier_all(),
+        }
+    }
+
+    /// Sleeps until one of the bells rings or time is up, which may be after some ms; resets
+    /// the bells. Without any it sleeps for that time.
+    pub fn sleep_at<'a>(bells: impl Iterator<Item = &'a Parked>, timeout: Duration) {
+        wait::sleep_at(bells.map(|p| p.0.0.job.bell(p.0.rank())), timeout);
     }
 }

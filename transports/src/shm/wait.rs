@@ -81,6 +81,25 @@ pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) -> bool {
     n != 0
 }
 
+/// Sleeps until one of the bells rings or time is up; resets those that ring.
+pub(crate) fn sleep_at<'a>(bells: impl Iterator<Item = &'a OwnedFd>, timeout: Duration) {
+    let bells: Vec<_> = bells.collect();
+    let entry = |bell: &&OwnedFd| libc::pollfd {
+        fd: bell.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut entries: Vec<_> = bells.iter().map(entry).collect();
+    let ms = timeout.as_millis().clamp(1, 60_000) as libc::c_int;
+    // SAFETY: invariant 1: the array is ours and holds as many entries as said.
+    let n = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, ms) };
+    if n > 0 {
+        let rings = |e: &&libc::pollfd| e.revents != 0;
+        let ringing = bells.iter().zip(&entries).filter(|(_, e)| rings(e));
+        ringing.for_each(|(bell, _)| drain(bell));
+    }
+}
+
 /// Resets the bell.
 pub(crate) fn drain(bell: &OwnedFd) {
     let mut count = 0u64;

@@ -51,6 +51,9 @@ pub(super) fn take_list(inbox: &AtomicU64) -> u64 {
 const ASLEEP: u32 = 1;
 /// and something that it has to post found no room.
 const STARVED: u32 = 2;
+/// Beside one of these: its thread runs other ranks, and looks at this word instead of waiting
+/// for the bell.
+const PARKED: u32 = 4;
 
 /// Why a rank may sleep, as its last look has found.
 pub(super) enum Idle {
@@ -85,10 +88,68 @@ pub(super) fn rest(
     sleeping.store(0, Ordering::Relaxed);
 }
 
+/// Parks a rank whose thread runs other ranks meanwhile: says so, looks once more, and leaves
+/// the thread by `away` until that returns false; after true it looks again.
+///
+/// The fence orders this thread's store and look. A sender has none: what it posted may be
+/// found by neither. So `away` returns true now and then, and once after [`want_bell`] and a
+/// barrier that all senders pass, before the thread itself sleeps.
+pub(super) fn park(
+    sleeping: &AtomicU32,
+    fence: impl FnOnce(),
+    mut idle: impl FnMut() -> Idle,
+    mut away: impl FnMut() -> bool,
+) {
+    sleeping.store(PARKED | STARVED, Ordering::SeqCst);
+    fence();
+    loop {
+        match idle() {
+            Idle::No => break,
+            Idle::Starved => {}
+            Idle::Yes => {
+                // Fails if it was roused.
+                let order = Ordering::Relaxed;
+                let _ = sleeping.fetch_update(order, order, |said| {
+                    (said & !PARKED == STARVED).then_some(said & PARKED | ASLEEP)
+                });
+            }
+        }
+        if !away() {
+            break;
+        }
+    }
+    sleeping.store(0, Ordering::Relaxed);
+}
+
+/// Whether somebody has posted to a parked rank, or made room for it.
+#[inline]
+pub(super) fn is_roused(sleeping: &AtomicU32) -> bool {
+    sleeping.load(Ordering::Relaxed) == 0
+}
+
+/// The thread of a parked rank is about to sleep: from now on the bell is to be rung. False:
+/// the rank was roused. A barrier that all senders pass and a look of the rank follow.
+pub(super) fn want_bell(sleeping: &AtomicU32) -> bool {
+    let wanted = |said| (said != 0).then_some(STARVED);
+    let (set, fetch) = (Ordering::SeqCst, Ordering::Relaxed);
+    sleeping.fetch_update(set, fetch, wanted).is_ok()
+}
+
+/// Whether a parked rank's bell is to be rung.
+pub(super) fn wants_bell(sleeping: &AtomicU32) -> bool {
+    matches!(sleeping.load(Ordering::Relaxed), ASLEEP | STARVED)
+}
+
+/// Its thread is awake again, and looks at the word.
+pub(super) fn want_no_bell(sleeping: &AtomicU32) {
+    let order = Ordering::Relaxed;
+    let _ = sleeping.fetch_update(order, order, |said| (said != 0).then_some(said | PARKED));
+}
+
 /// Whether a rank may sleep for want of room. To be asked after room was made.
 #[inline]
 pub(super) fn may_starve(sleeping: &AtomicU32) -> bool {
-    sleeping.load(Ordering::Relaxed) == STARVED
+    sleeping.load(Ordering::Relaxed) & !PARKED == STARVED
 }
 
 /// Whether a rank may sleep. To be asked after a post.
@@ -97,9 +158,16 @@ pub(super) fn may_sleep(sleeping: &AtomicU32) -> bool {
     sleeping.load(Ordering::Relaxed) != 0
 }
 
-/// Whether it is for us to ring its bell: one of several senders does.
+/// Whether it is for us to ring its bell: one of several senders does, unless its thread looks
+/// at the word.
 pub(super) fn rouse(sleeping: &AtomicU32) -> bool {
-    sleeping.swap(0, Ordering::AcqRel) != 0
+    matches!(sleeping.swap(0, Ordering::AcqRel), ASLEEP | STARVED)
+}
+
+/// As [`rouse`], for what is not seen by a look: the bell is also rung for a thread that does
+/// not sleep yet.
+pub(super) fn rouse_anyway(sleeping: &AtomicU32) -> bool {
+    sleeping.swap(0, Ordering::AcqRel) & PARKED == 0
 }
 
 /// Records a death; the first one counts.
@@ -173,6 +241,62 @@ mod plain {
         let sleep = || assert!(may_starve(&sleeping));
         rest(&sleeping, || {}, || Idle::Starved, sleep);
         assert!(!may_sleep(&sleeping));
+    }
+
+    #[test]
+    fn the_bell_of_a_parked_rank_rings_while_its_thread_sleeps() {
+        let sleeping = AtomicU32::new(0);
+        let mut looks = 0;
+        let look = || {
+            looks += 1;
+            Idle::Yes
+        };
+        let mut rounds = 0;
+        let away = || {
+            rounds += 1;
+            assert!(may_sleep(&sleeping) && !may_starve(&sleeping), "{rounds}");
+            match rounds {
+                // The thread goes to sleep: another look, for which the rank starves.
+                1 => {
+                    assert!(want_bell(&sleeping) && may_starve(&sleeping));
+                    true
+                }
+                // It wakes by the bell of another rank, and sleeps again.
+                2 => {
+                    want_no_bell(&sleeping);
+                    assert!(want_bell(&sleeping));
+                    true
+                }
+                3 => {
+                    assert!(rouse(&sleeping), "the bell is wanted");
+                    assert!(is_roused(&sleeping) && !want_bell(&sleeping));
+                    want_no_bell(&sleeping);
+                    assert!(is_roused(&sleeping));
+                    false
+                }
+                _ => unreachable!("it was told to run"),
+            }
+        };
+        park(&sleeping, || {}, look, away);
+        assert_eq!((looks, rounds), (3, 3));
+        park(
+            &sleeping,
+            || {},
+            || Idle::Starved,
+            || {
+                assert!(may_starve(&sleeping));
+                assert!(!rouse(&sleeping), "its thread looks at the word");
+                false
+            },
+        );
+        park(
+            &sleeping,
+            || {},
+            || Idle::No,
+            || unreachable!("it has something to do"),
+        );
+        assert!(!may_sleep(&sleeping));
+        assert!(rouse_anyway(&sleeping), "a thread may be about to sleep");
     }
 }
 
@@ -299,6 +423,49 @@ mod tests {
     #[test]
     fn loom_no_sleeper_is_forgotten_by_two_senders() {
         sleeper_and_senders(2, 2);
+    }
+
+    /// A thread with one rank, which is parked until the thread sleeps: the look behind the
+    /// barrier finds the post, or the bell rings.
+    #[test]
+    fn loom_no_parked_rank_is_forgotten_by_a_thread_that_sleeps() {
+        check(4, || {
+            let sleeping = Arc::new(AtomicU32::new(0));
+            let posts = Arc::new(AtomicU64::new(0));
+            let bell = Arc::new(Bell::default());
+            let sender = {
+                let (sleeping, posts, bell) = (sleeping.clone(), posts.clone(), bell.clone());
+                thread::spawn(move || {
+                    posts.fetch_add(1, Ordering::Release);
+                    fence(Ordering::SeqCst);
+                    if may_sleep(&sleeping) && rouse(&sleeping) {
+                        bell.ring();
+                    }
+                })
+            };
+            while posts.load(Ordering::Acquire) == 0 {
+                let mut sleeps = false;
+                let away = || {
+                    if is_roused(&sleeping) {
+                        return false;
+                    }
+                    if sleeps {
+                        bell.wait();
+                        return false;
+                    }
+                    // Looks only once more, after the barrier.
+                    sleeps = want_bell(&sleeping);
+                    fence(Ordering::SeqCst);
+                    sleeps
+                };
+                let idle = || match posts.load(Ordering::Acquire) == 0 {
+                    true => Idle::Yes,
+                    false => Idle::No,
+                };
+                park(&sleeping, || {}, idle, away);
+            }
+            sender.join().expect("it ends");
+        });
     }
 
     /// Fails, by a sleep that nobody ends, without either of the two fences, or if the

@@ -1,4 +1,5 @@
-//! Waiting of a thread: it spins, then yields, then sleeps.
+//! Waiting of a thread: it spins, then yields, then sleeps. A virtual rank leaves its thread to
+//! others in place of each ([`suspend`]).
 //!
 //! What the stages hold to stands at the head of [`super`].
 
@@ -9,6 +10,7 @@ use crate::diagnose::{LONG, report, watch};
 use crate::progress::backoff;
 use crate::progress::cell::LaneCell;
 use crate::progress::lane::{IDLE_POLLS, Lane};
+use crate::progress::suspend::{self, Resumed, SuspendUntil};
 use crate::trace::event::{Event, Kind};
 use osier_transports::shm::{JobStatus, monotonic_ns};
 use std::panic::Location;
@@ -21,6 +23,11 @@ const LOOK_AROUND: u32 = 128;
 const SPIN_POLLS: u32 = 800;
 /// The same where ranks share cores.
 const SPIN_POLLS_SHARED: u32 = 8;
+/// The same of a virtual rank: another may have to run first, and a turn of it costs less than
+/// the polls.
+const SPIN_POLLS_ON_STACK: u32 = 1;
+/// Turns that a virtual rank leaves to the others of its worker before it parks.
+const TURNS: u32 = 16;
 /// Yields without result before a thread sleeps.
 const YIELDS: u32 = 1_000;
 const YIELDS_SHARED: u32 = 2_000;
@@ -42,6 +49,23 @@ struct LanesPolled {
     moved: u64,
 }
 
+/// Yields before a wait sleeps, unless it has done so often enough: a virtual rank to the
+/// others of its worker, whose turns take no system call.
+fn yields_once(round: u32, most: u32, watch: &mut Watch<'_>) -> bool {
+    if let Some(here) = suspend::here() {
+        let turns = round < TURNS;
+        if turns {
+            here.turn(round == 0);
+        }
+        return turns;
+    }
+    let yields = watch.may_yield(round, most);
+    if yields {
+        std::thread::yield_now();
+    }
+    yields
+}
+
 impl Core {
     /// As `progress_all`, for callers that poll in a loop and never sleep: checks
     /// now and then for peers that have dropped a communicator.
@@ -57,11 +81,23 @@ impl Core {
     /// Yields, for callers whose polls found nothing, hold no lock and may poll at once: where
     /// ranks share cores, another may have to run before there is an answer.
     pub fn give_way(&self) {
+        if self.on_stack && (suspend::awaits() || suspend::turn(false)) {
+            return;
+        }
         if self.shared_cores {
             let asked = self.asked_in_vain.fetch_add(1, Ordering::Relaxed);
             if asked.is_multiple_of(SPIN_POLLS_SHARED) {
                 std::thread::yield_now();
             }
+        }
+    }
+
+    /// As [`Core::give_way`], of virtual ranks alone: the others of its worker have to run where
+    /// a program polls in a loop.
+    #[inline]
+    pub fn give_turn(&self) {
+        if self.on_stack && !suspend::awaits() {
+            suspend::turn(false);
         }
     }
 
@@ -96,10 +132,12 @@ impl Core {
                 continue;
             }
             idle += 1;
-            backoff::pause(guard.backoff.missed(idle));
-            if idle == 1 && !attends {
-                attends = true;
-                self.attend(true);
+            if !self.on_stack {
+                backoff::pause(guard.backoff.missed(idle));
+                if idle == 1 && !attends {
+                    attends = true;
+                    self.attend(true);
+                }
             }
             if idle < spin && !idle.is_multiple_of(LOOK_AROUND) && !lane.wanted() {
                 continue;
@@ -117,7 +155,9 @@ impl Core {
             } else if idle >= spin
                 && let Some(result) = self.idle(idle - spin, lane, &mut check, &mut watch)
             {
-                self.attend(false);
+                if attends {
+                    self.attend(false);
+                }
                 return result;
             }
             guard = lane.lock();
@@ -174,8 +214,7 @@ impl Core {
             if idle < spin {
                 continue;
             }
-            if watch.may_yield(idle - spin, yields) {
-                std::thread::yield_now();
+            if yields_once(idle - spin, yields, &mut watch) {
                 continue;
             }
             let mut result = None;
@@ -231,7 +270,7 @@ impl Core {
     /// How often a thread yields before it posts a receive that it waits for.
     #[inline]
     pub fn direct_yields(&self) -> u32 {
-        match self.shared_cores {
+        match self.shared_cores && !self.on_stack {
             true => DIRECT_YIELDS_SHARED,
             false => 0,
         }
@@ -240,11 +279,19 @@ impl Core {
     /// Polls in a row that find nothing before a thread yields.
     #[inline]
     pub fn spin_polls(&self) -> u32 {
-        if self.shared_cores {
+        if self.on_stack {
+            SPIN_POLLS_ON_STACK
+        } else if self.shared_cores {
             SPIN_POLLS_SHARED
         } else {
             SPIN_POLLS
         }
+    }
+
+    /// Whether this is a virtual rank's: a thread that waits for it has others to run.
+    #[inline]
+    pub fn on_stack(&self) -> bool {
+        self.on_stack
     }
 
     /// Yields or sleeps once; returns a result that it finds before.
@@ -256,8 +303,7 @@ impl Core {
         check: &mut impl FnMut(&mut Lane) -> Option<R>,
         watch: &mut Watch<'_>,
     ) -> Option<R> {
-        if watch.may_yield(round, self.yields()) {
-            std::thread::yield_now();
+        if yields_once(round, self.yields(), watch) {
             return None;
         }
         let mut result = None;
@@ -292,7 +338,9 @@ impl Core {
         if self.devices.is_busy() || self.sleep_time().is_zero() {
             // Nobody rings when a device is done, or a delayed message is visible.
             if quiet() && !self.poll_all() {
-                std::thread::yield_now();
+                if !suspend::turn(false) {
+                    std::thread::yield_now();
+                }
                 self.tick();
             }
             return;
@@ -335,7 +383,13 @@ impl Core {
         if bed.leader || matches!(self.transport, JobTransport::Alone) {
             // Another thread listens, or there is no peer; the thread that
             // completes an operation wakes us.
-            drop(self.changed.wait_timeout(bed, SLEEP));
+            match suspend::here() {
+                Some(here) => {
+                    drop(bed);
+                    here.suspend(SuspendUntil::While);
+                }
+                None => drop(self.changed.wait_timeout(bed, SLEEP)),
+            }
             if matches!(self.transport, JobTransport::Alone) {
                 self.tick();
             }
@@ -343,17 +397,29 @@ impl Core {
         }
         bed.leader = true;
         drop(bed);
-        match &self.transport {
-            JobTransport::Shm(r) => {
+        match (&self.transport, suspend::here()) {
+            (JobTransport::Shm(r), None) => {
                 let quiet = || !self.poll_all() && !self.check_closed();
-                r.sleep(&[], || self.sleep_time(), quiet)
+                r.sleep(&[], || self.sleep_time(), quiet);
             }
-            JobTransport::Sim(net, _) => {
-                if !self.poll_all() {
+            (JobTransport::Shm(r), Some(here)) => r.park(
+                // What a thread of this rank has ended before the word said so.
+                || !self.poll_all() && !self.check_closed() && lock(&self.bed).events == seen,
+                |parked| {
+                    let until = SuspendUntil::Roused(parked, self.sleep_time());
+                    here.suspend(until) == Resumed::Look
+                },
+            ),
+            (JobTransport::Sim(net, _), here) => match (self.poll_all(), here) {
+                (true, _) => {}
+                (false, Some(here)) => {
+                    here.suspend(SuspendUntil::While);
+                }
+                (false, None) => {
                     net.wait_generation_change(generation, SLEEP);
                 }
-            }
-            JobTransport::Alone => {}
+            },
+            (JobTransport::Alone, _) => {}
         }
         let mut bed = lock(&self.bed);
         bed.leader = false;
