@@ -81,8 +81,8 @@ kinds! {
     // Along the edges of task graphs.
     EDGE = 23: "run", "place", "0", "packed elements, or the last part of them";
     EDGE_PART = 24: "run", "place", "0", "packed elements, of which more follow";
-    EDGE_CREDIT = 25: "run", "place", "messages, all bits: no more", "none";
-    EDGE_FAILED = 26: "run", "place", "0", "why, as text";
+    EDGE_CREDIT = 25: "run", "place", "messages, all bits: no more, all but the lowest: asks for the end", "none";
+    EDGE_FAILED = 26: "run", "place", "1: the producer has ended", "why, as text";
 }
 
 /// A line of the table.

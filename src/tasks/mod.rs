@@ -97,8 +97,9 @@ impl Graph {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Task`], if a task of this rank returned an error or panicked, or
-    /// needed the messages of one that did, on whichever rank: the first that did, with its
-    /// coordinates and rank. Tasks that do not depend on it have run.
+    /// needed the messages of one that did, on whichever rank, or of one that has ended without
+    /// having sent them: the first that did, with its coordinates and rank. Tasks that do not
+    /// depend on it have run. Calls that wait, this one too, are such errors in a task.
     #[track_caller]
     pub fn run(&self) -> Result<Report> {
         self.run_by(1)
@@ -111,6 +112,7 @@ impl Graph {
     /// As [`Graph::run`].
     #[track_caller]
     pub fn run_by(&self, workers: usize) -> Result<Report> {
+        self.comm.reported(self.comm.may_wait("run"))?;
         // Another thread's run of this graph goes first.
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         *runs = runs.wrapping_add(1);

@@ -20,6 +20,8 @@
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | [`instance`] | a run: what changes while it runs |
 //! | `writing`, `running` | messages on their way to tasks; firings |
+//! | [`orphan`] | tasks that can no longer be fired |
+//! | `residual` | what tasks wait for, in words |
 //! | [`worker`] | what a thread does that runs tasks |
 //! | [`graph`] | building a graph on all ranks |
 //! | [`linked`] | runs over a lane of the engine |
@@ -40,7 +42,9 @@ pub mod instance;
 pub mod layout;
 pub mod line;
 pub mod linked;
+pub mod orphan;
 pub mod placement;
+mod residual;
 pub mod rule;
 mod running;
 pub mod shape;

@@ -9,21 +9,27 @@
 use crate::failure::Failure;
 use crate::graph::{Graph, Report};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
+use crate::orphan::ASKED;
 use crate::worker::{Crew, Step, Worker};
+use osier_engine::diagnose::page::Operation;
+use osier_engine::diagnose::waits::{Asked, hear, listens};
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
 use osier_engine::progress::edges::{self, EdgeSink, Post, What};
+use osier_engine::progress::no_wait::{Named, Running};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-const _: () = assert!(NO_MORE == edges::NO_MORE);
+const _: () = assert!(NO_MORE == edges::NO_MORE && ASKED == edges::ASKED);
 
 /// Tasks that a worker runs before it polls the graph's lane, and polls before it polls all
 /// lanes.
 const MOST_STEPS: u32 = 16;
 const ROUNDS: u32 = 64;
+/// Most tasks that a worker describes which waits.
+const MOST_DESCRIBED: usize = 5;
 
 /// The other ranks, as a run reaches them.
 struct OverLane {
@@ -51,6 +57,12 @@ impl Outside for OverLane {
         self.core.with(&self.lane, |lane| {
             lane.post_edge_failed(run, rank, place, &why);
         });
+    }
+
+    fn ended(&self, rank: u32, place: u32) {
+        let run = self.run;
+        self.core
+            .with(&self.lane, |lane| lane.post_edge_ended(run, rank, place));
     }
 
     fn wake(&self) {
@@ -92,6 +104,10 @@ impl Fired for Delivering {
 
     fn fail(&mut self, _: &Instance, rank: u32, place: u32, cause: &Failure) {
         self.post(rank, place, What::Failed(cause.to_string()));
+    }
+
+    fn ended(&mut self, _: &Instance, rank: u32, place: u32) {
+        self.post(rank, place, What::Ended);
     }
 }
 
@@ -148,6 +164,7 @@ impl Sink {
                     What::Elements(packed) => instance.deliver(*peer, *place, packed, delivering),
                     What::Credit(messages) => instance.credit(*peer, *place, *messages, delivering),
                     What::Failed(why) => instance.fail_from(*peer, *place, why, delivering),
+                    What::Ended => instance.ended_from(*peer, *place, delivering),
                 }
             }
         }
@@ -178,7 +195,8 @@ impl EdgeSink for Sink {
     }
 
     fn credit(&mut self, peer: u32, place: u32, messages: u32) -> bool {
-        if self.may_touch() {
+        // Any thread may note a question; the worker may be in a task for long.
+        if self.may_touch() || messages == ASKED {
             let delivering = &mut self.delivering;
             return self.instance.credit(peer, place, messages, delivering);
         }
@@ -196,6 +214,15 @@ impl EdgeSink for Sink {
             return self.instance.fail_from(peer, place, why, delivering);
         }
         let what = What::Failed(why.into());
+        self.leave(Left::Message(Post { peer, place, what }))
+    }
+
+    fn ended(&mut self, peer: u32, place: u32) -> bool {
+        if self.may_touch() {
+            let delivering = &mut self.delivering;
+            return self.instance.ended_from(peer, place, delivering);
+        }
+        let what = What::Ended;
         self.leave(Left::Message(Post { peer, place, what }))
     }
 
@@ -238,6 +265,7 @@ pub fn run(
     };
     core.with(lane, |lane| lane.begin_edges(run, Box::new(sink)));
     let (crew, mut workers) = Crew::new(&instance);
+    let _running = Running::begin(core);
     std::thread::scope(|scope| {
         if let Some((own, others)) = workers.split_last_mut() {
             for other in others {
@@ -248,7 +276,13 @@ pub fn run(
     });
     // What the last tasks sent leaves before this rank turns to something else.
     core.wait_on(lane, |lane| (!lane.unfinished_sends()).then_some(()));
-    let sink = core.with(lane, |lane| lane.end_edges());
+    let sink = core.with(lane, |lane| {
+        let sink = lane.end_edges();
+        for (rank, place) in instance.take_questions() {
+            lane.post_edge_ended(run, rank, place);
+        }
+        sink
+    });
     drop(sink);
     match instance.failures().into_iter().next() {
         Some(failure) => Err(failure),
@@ -262,9 +296,15 @@ pub fn run(
 
 /// Runs tasks and handles messages until all tasks of the rank have ended.
 #[track_caller]
-fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: &mut Worker) {
+fn work(core: &Core, lane: &LaneCell, instance: &Arc<Instance>, crew: &Crew, worker: &mut Worker) {
+    let named = instance.clone();
+    let _named = Named::by(move |task| {
+        let shape = named.shape();
+        format!("{} of rank {}", shape.name(task), shape.rank)
+    });
+    let instance: &Instance = instance;
     let this = std::ptr::from_ref(instance).addr();
-    let mut turn = || {
+    let steps = |worker: &mut Worker| {
         let mut any = false;
         for _ in 0..MOST_STEPS {
             if worker.step(instance, crew) == Step::Idle {
@@ -272,6 +312,10 @@ fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: 
             }
             any = true;
         }
+        any
+    };
+    let poll = |worker: &mut Worker| {
+        let mut any = false;
         if let Some(mut guard) = lane.try_lock() {
             let before = POLLS.replace(this);
             any |= guard.progress_for_graph();
@@ -291,7 +335,11 @@ fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: 
     loop {
         let (mut round, mut idle) = (0u32, 0);
         while idle < spins {
-            idle = if turn() { 0 } else { idle + 1 };
+            idle = if steps(worker) | poll(worker) {
+                0
+            } else {
+                idle + 1
+            };
             round = round.wrapping_add(1);
             if round.is_multiple_of(ROUNDS) {
                 core.progress_all();
@@ -300,12 +348,25 @@ fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: 
                 }
             }
         }
-        // Yields and sleeps, with all lanes in view, until there is something to do.
+        // Yields and sleeps, with all lanes in view, until there is something to do. No task runs
+        // meanwhile: reports take this thread for one that waits.
         let since = Instant::now();
         crew.without_work.fetch_add(1, Ordering::Relaxed);
-        let ended = core.drive(|| match instance.has_ended() {
-            true => Some(true),
-            false => turn().then_some(false),
+        let ended = core.wait_for_tasks(|| {
+            if instance.has_ended() {
+                return Some(true);
+            }
+            if poll(worker) || worker.has_work(instance, crew) {
+                return Some(false);
+            }
+            if listens() {
+                worker.look_for_ended(instance, crew);
+                if worker.has_work(instance, crew) {
+                    return Some(false);
+                }
+                describe(core, lane, instance, worker);
+            }
+            None
         });
         crew.without_work.fetch_sub(1, Ordering::Relaxed);
         idle_ns += since.elapsed().as_nanos() as u64;
@@ -314,5 +375,22 @@ fn work(core: &Core, lane: &LaneCell, instance: &Instance, crew: &Crew, worker: 
             // Other workers may sleep.
             return core.wake_waiting();
         }
+    }
+}
+
+/// Tells what the tasks of a worker wait for, which has waited for long.
+#[cold]
+fn describe(core: &Core, lane: &LaneCell, instance: &Instance, worker: &Worker) {
+    for residual in instance.residuals(worker.home(instance), MOST_DESCRIBED) {
+        let (peer, context) = core.with(lane, |lane| {
+            let peer = residual.peer.map(|peer| lane.in_world(peer));
+            (peer, lane.context())
+        });
+        hear(Asked {
+            peer,
+            context,
+            what: Some(residual.text),
+            ..Asked::of(Operation::Task)
+        });
     }
 }

@@ -85,6 +85,9 @@ pub struct Counts {
     pub idle_ns: u64,
 }
 
+/// Most tasks that are looked at for orphans at a time.
+const MOST_LOOKED_AT: u32 = 1 << 16;
+
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -104,6 +107,8 @@ pub struct Worker {
     victims: Vec<u32>,
     /// Kept for its memory.
     taken: Vec<u32>,
+    /// How many of its own tasks it has looked at, when it last looked for orphans.
+    looked_at: u32,
     pub counts: Counts,
 }
 
@@ -117,6 +122,7 @@ impl Crew {
                 ready: Ready::new(instance.alone),
                 to_begin: instance.at_home(index),
                 taken: Vec::new(),
+                looked_at: 0,
                 victims: (1..count).map(|step| (index + step) % count).collect(),
                 counts: Counts::default(),
             })
@@ -183,6 +189,35 @@ impl Worker {
             true => self.queue(instance, task),
             false => instance.send_home(task),
         }
+    }
+
+    /// Whether there is a task for it, which is then queued here.
+    pub(crate) fn has_work(&mut self, instance: &Instance, crew: &Crew) -> bool {
+        if !instance.workers[self.index as usize].inbox.is_empty() {
+            self.take_inbox(instance, self.index);
+        }
+        if !self.to_begin.is_empty() || self.ready.len() > 0 {
+            return true;
+        }
+        let task = self.next_of_others(instance, crew);
+        task.inspect(|task| self.queue(instance, *task)).is_some()
+    }
+
+    /// Looks for orphans among its own tasks, as many as keep it no longer than a few
+    /// milliseconds from what comes meanwhile; the next look goes on from there.
+    #[cold]
+    pub(crate) fn look_for_ended(&mut self, instance: &Instance, crew: &Crew) {
+        let home = self.home(instance);
+        let from = home.start + self.looked_at;
+        let to = home.end.min(from.saturating_add(MOST_LOOKED_AT));
+        self.looked_at = if to == home.end { 0 } else { to - home.start };
+        let mut at_work = AtWork { worker: self, crew };
+        instance.look_for_ended(from..to, &mut at_work);
+    }
+
+    /// Tasks that are at home with it.
+    pub(crate) fn home(&self, instance: &Instance) -> Range<u32> {
+        instance.at_home(self.index)
     }
 
     #[inline]

@@ -515,6 +515,7 @@ fn malformed_messages_are_refused() {
         fn put(&self, _: u32, _: u32, _: &[u8]) {}
         fn credit(&self, _: u32, _: u32, _: u32) {}
         fn fail(&self, _: u32, _: u32, _: &Failure) {}
+        fn ended(&self, _: u32, _: u32) {}
         fn wake(&self) {}
     }
     let describe = || funnel(2, 6, 2, Rule::Any, || Box::new(|_, _| Next::Done));

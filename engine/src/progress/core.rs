@@ -73,6 +73,8 @@ pub struct Core {
     pub attached: Attached,
     /// Requests that foreign executors wait for, and streams that wait.
     pub(crate) futures: AtomicUsize,
+    /// Graphs of tasks that run on this rank.
+    pub(crate) graphs: AtomicU32,
     /// What graphs have begun.
     pub(crate) rung: Rung,
     /// Polls in vain of callers that never sleep.
@@ -186,6 +188,7 @@ impl Core {
             biased: super::cell::bias_offered(),
             attached: Attached::default(),
             futures: AtomicUsize::new(0),
+            graphs: AtomicU32::new(0),
             rung: Rung::default(),
             idle_polls: AtomicU32::new(1),
             asked_in_vain: AtomicU32::new(1),

@@ -3,13 +3,15 @@
 //! ```text
 //! sender                         receiver
 //! EDGE place, packed elements ->  the graph's slot; what does not fit comes in parts
-//!                             <-  EDGE_CREDIT place, messages
+//!                             <-  EDGE_CREDIT place, messages; no more; or ASKED
 //! EDGE_FAILED place, why      ->  no more messages come on this branch
+//! EDGE_FAILED place, 1        ->  the same, to a peer that has asked: its producer has ended
 //! ```
 //!
 //! A place is a branch's place in the letter that one rank sent the other when the graph was
 //! built. Messages carry the number of the run: those of a run that has not begun here are
-//! kept, those of an earlier one are dropped.
+//! kept, those of an earlier one are dropped, and questions about it answered: all of its tasks have
+//! ended.
 //!
 //! # Invariants
 //! 1. Messages to a peer leave in the order in which they were posted, and parts of one follow
@@ -35,10 +37,13 @@ pub trait EdgeSink: Send {
     fn has_branch(&self, peer: u32, place: u32) -> bool;
     /// A message has come. False: it is malformed.
     fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool;
-    /// A peer has read messages, or wants no more ([`NO_MORE`]). False: it is malformed.
+    /// A peer has read messages, wants no more ([`NO_MORE`]), or asks whether the producer has
+    /// ended ([`ASKED`]). False: it is malformed.
     fn credit(&mut self, peer: u32, place: u32, messages: u32) -> bool;
     /// No more messages come on a branch. False: it is malformed.
     fn failed(&mut self, peer: u32, place: u32, why: &str) -> bool;
+    /// The producer of a branch has ended. False: it is malformed.
+    fn ended(&mut self, peer: u32, place: u32) -> bool;
     /// A peer has failed, or has finalized or left the communicator (`orderly`).
     fn gone(&mut self, peer: u32, how: &str, orderly: bool);
 }
@@ -60,10 +65,14 @@ pub enum What {
     Credit(u32),
     /// Why no more come.
     Failed(String),
+    /// The producer has ended.
+    Ended,
 }
 
 /// Credit of a peer whose tasks have all ended.
 pub const NO_MORE: u32 = u32::MAX;
+/// Credit that asks to be told of the producer's end.
+pub const ASKED: u32 = u32::MAX - 1;
 /// Most messages that are kept for a run that has not begun.
 const MOST_EARLY: usize = 1 << 20;
 /// Longest text of a failure.
@@ -164,6 +173,11 @@ impl Lane {
         self.post_kept(peer, head, why.as_bytes());
     }
 
+    /// Posts that the producer of a branch has ended, to a peer that has asked.
+    pub fn post_edge_ended(&mut self, run: u16, peer: u32, place: u32) {
+        self.post_kept(peer, wire::head(wire::EDGE_FAILED, run, place, 1), &[]);
+    }
+
     #[inline]
     fn post_kept(&mut self, peer: u32, head: AmHead, payload: &[u8]) {
         let state = &mut self.port.peers[peer as usize];
@@ -225,6 +239,7 @@ impl Lane {
                 What::Elements(packed) => self.post_edge(run, peer, place, &packed),
                 What::Credit(messages) => self.post_edge_credit(run, peer, place, messages),
                 What::Failed(why) => self.post_edge_failed(run, peer, place, &why),
+                What::Ended => self.post_edge_ended(run, peer, place),
             }
         }
     }
@@ -237,8 +252,7 @@ impl Lane {
         let ahead = head.aux.wrapping_sub(self.edges.run) as i16;
         let sink = match &mut self.edges.sink {
             Some(sink) if ahead == 0 => sink,
-            // Of a run that has ended here.
-            _ if ahead <= 0 => return true,
+            _ if ahead <= 0 => return self.answer_for_ended(peer, head),
             _ => return self.keep_early(peer, head, payload),
         };
         let (place, high) = wire::halves(head.arg);
@@ -246,6 +260,7 @@ impl Lane {
             wire::EDGE if !self.edges.parts.is_empty() => self.take_last_part(peer, place, payload),
             wire::EDGE => sink.put(peer, place, payload),
             wire::EDGE_CREDIT => sink.credit(peer, place, high),
+            wire::EDGE_FAILED if high == 1 => sink.ended(peer, place),
             wire::EDGE_FAILED => {
                 let why = String::from_utf8_lossy(payload);
                 sink.failed(peer, place, &why)
@@ -261,6 +276,16 @@ impl Lane {
         };
         self.post_for_sink();
         sound
+    }
+
+    /// A message of a run that has ended here.
+    #[cold]
+    fn answer_for_ended(&mut self, peer: u32, head: AmHead) -> bool {
+        let (place, messages) = wire::halves(head.arg);
+        if head.kind == wire::EDGE_CREDIT && messages == ASKED {
+            self.post_edge_ended(head.aux, peer, place);
+        }
+        true
     }
 
     #[cold]

@@ -90,6 +90,7 @@ enum Letter {
     Put(u32, Vec<u8>),
     Credit(u32, u32),
     Fail(u32, String),
+    Ended(u32),
 }
 
 /// By sender and receiver.
@@ -118,6 +119,10 @@ impl Outside for Net {
 
     fn fail(&self, rank: u32, place: u32, cause: &Failure) {
         self.post(rank, Letter::Fail(place, cause.to_string()));
+    }
+
+    fn ended(&self, rank: u32, place: u32) {
+        self.post(rank, Letter::Ended(place));
     }
 
     fn wake(&self) {}
@@ -181,6 +186,7 @@ impl Job {
             Some(Letter::Fail(place, text)) => {
                 instance.fail_from(from, place, &text, &mut Elsewhere)
             }
+            Some(Letter::Ended(place)) => instance.ended_from(from, place, &mut Elsewhere),
         };
         assert!(sound, "a message that no rank sends");
         true
