@@ -18,6 +18,7 @@ use osier_engine::progress::core::Core;
 use osier_engine::progress::edges::{self, EdgeSink, Post, What};
 use osier_engine::progress::no_wait::{Named, Running};
 use std::cell::{Cell, RefCell};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -250,7 +251,7 @@ pub fn run(
     run: u16,
     workers: usize,
 ) -> Result<Report, Arc<Failure>> {
-    let since = Instant::now();
+    let (since, site) = (Instant::now(), Location::caller());
     let over_lane = OverLane {
         core: core.clone(),
         lane: lane.clone(),
@@ -269,9 +270,9 @@ pub fn run(
     std::thread::scope(|scope| {
         if let Some((own, others)) = workers.split_last_mut() {
             for other in others {
-                scope.spawn(|| work(core, lane, &instance, &crew, other));
+                scope.spawn(|| work((core, lane, site), &instance, &crew, other));
             }
-            work(core, lane, &instance, &crew, own);
+            work((core, lane, site), &instance, &crew, own);
         }
     });
     // What the last tasks sent leaves before this rank turns to something else.
@@ -295,8 +296,12 @@ pub fn run(
 }
 
 /// Runs tasks and handles messages until all tasks of the rank have ended.
-#[track_caller]
-fn work(core: &Core, lane: &LaneCell, instance: &Arc<Instance>, crew: &Crew, worker: &mut Worker) {
+fn work(
+    (core, lane, site): (&Core, &LaneCell, &'static Location<'static>),
+    instance: &Arc<Instance>,
+    crew: &Crew,
+    worker: &mut Worker,
+) {
     let named = instance.clone();
     let _named = Named::by(move |task| {
         let shape = named.shape();
@@ -352,7 +357,7 @@ fn work(core: &Core, lane: &LaneCell, instance: &Arc<Instance>, crew: &Crew, wor
         // meanwhile: reports take this thread for one that waits.
         let since = Instant::now();
         crew.without_work.fetch_add(1, Ordering::Relaxed);
-        let ended = core.wait_for_tasks(|| {
+        let ended = core.wait_for_tasks(site, || {
             if instance.has_ended() {
                 return Some(true);
             }

@@ -206,7 +206,7 @@ impl Worker {
     /// Looks for orphans among its own tasks, as many as keep it no longer than a few
     /// milliseconds from what comes meanwhile; the next look goes on from there.
     #[cold]
-    pub(crate) fn look_for_ended(&mut self, instance: &Instance, crew: &Crew) {
+    pub fn look_for_ended(&mut self, instance: &Instance, crew: &Crew) {
         let home = self.home(instance);
         let from = home.start + self.looked_at;
         let to = home.end.min(from.saturating_add(MOST_LOOKED_AT));

@@ -126,6 +126,47 @@ fn a_count_beyond_the_slots_halts_and_shows_where() {
     assert!(standing.contains("sink[0] of rank 0: Asking"), "{standing}");
 }
 
+/// A sink that waits on when all of its producers are done is an orphan by every rule, and
+/// named, in whatever order messages, ends, questions and answers come.
+#[test]
+fn a_sink_that_all_producers_have_left_is_named() {
+    let counted = Rule::Count {
+        port: 0,
+        messages: 2,
+    };
+    for (rule, says) in [
+        (Rule::All, "no message comes on 'in' (from producer["),
+        (
+            Rule::Any,
+            "no message comes, the last edge being 'in' (from producer[2].out)",
+        ),
+        (counted, "1 of 2 messages have come"),
+        (Rule::Own, "no message comes, the last edge being"),
+    ] {
+        let describe = || funnel(3, 3, 2, rule.clone(), || Box::new(|_, _| Next::Wait));
+        for ranks in 1..4 {
+            let graphs: Vec<Graph> = build(ranks, &describe)
+                .into_iter()
+                .collect::<Result<_, _>>()
+                .expect("a graph");
+            for (workers, seed) in (1..3).flat_map(|w| (0..40).map(move |s| (w, s))) {
+                let mut job = Job::new(&graphs, workers);
+                assert!(
+                    job.run(&mut Random(seed)),
+                    "it halts: {:#?}",
+                    job.standing()
+                );
+                let failures = job.failures();
+                assert_eq!(failures.len(), 1, "{failures:?}");
+                let begin = "task sink[0] of rank 0 can no longer be fired: ";
+                assert!(failures[0].starts_with(begin), "{failures:?}");
+                assert!(failures[0].contains(says), "{failures:?}");
+                assert!(failures[0].ends_with(" has ended"), "{failures:?}");
+            }
+        }
+    }
+}
+
 /// As many messages as there are slots may be waited for, also where credit for a few that
 /// were read before is still owed.
 #[test]

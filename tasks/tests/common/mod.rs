@@ -169,6 +169,10 @@ impl Job {
         }
         let (crew, workers) = &mut self.crews[rank];
         let worker = random.below(workers.len() as u64) as usize;
+        if random.below(32) == 0 {
+            // A worker may look for orphans at any time.
+            workers[worker].look_for_ended(&self.instances[rank], crew);
+        }
         workers[worker].step(&self.instances[rank], crew) == Step::Ran
     }
 
@@ -201,10 +205,20 @@ impl Job {
             if self.instances.iter().all(Instance::has_ended) {
                 return true;
             }
-            if !self.sweep() {
+            if !self.sweep() && !self.look() {
                 return false;
             }
         }
+    }
+
+    /// Every worker looks for orphans: whether anything moved then.
+    fn look(&mut self) -> bool {
+        for (instance, (crew, workers)) in self.instances.iter().zip(&mut self.crews) {
+            for worker in workers {
+                worker.look_for_ended(instance, crew);
+            }
+        }
+        self.sweep()
     }
 
     /// Every worker and every wire once: whether anything moved.

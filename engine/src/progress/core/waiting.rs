@@ -147,10 +147,14 @@ impl Core {
     }
 
     /// As `wait_until`, for a worker of a graph, whose check says what its tasks wait for. It
-    /// does not resign: the graph learns itself of ranks that have left.
+    /// does not resign: the graph learns itself of ranks that have left. `site` runs the graph.
     #[track_caller]
-    pub fn wait_for_tasks<R>(&self, check: impl FnMut() -> Option<R>) -> R {
-        let watch = Watch::new(&self.waits, Location::caller(), EndedBy::Ranks);
+    pub fn wait_for_tasks<R>(
+        &self,
+        site: &'static Location<'static>,
+        check: impl FnMut() -> Option<R>,
+    ) -> R {
+        let watch = Watch::new(&self.waits, site, EndedBy::Ranks);
         self.wait_watched(check, watch, false)
     }
 
