@@ -165,7 +165,7 @@ fn calls_that_wait_are_errors_in_a_task() {
             assert_eq!(some.len(), 1);
             refused(some.remove(0).1, "wait");
             let mut set = WaitSet::new();
-            set.insert(7, receive());
+            set.add(7, receive()).expect("of one rank");
             let (key, ended) = set.wait().expect("one");
             assert_eq!(key, 7);
             refused(ended, "wait");

@@ -206,7 +206,7 @@ const WAITS: &[Wait] = &[
     (
         "tasks/src/linked.rs",
         "work",
-        By(&[("graph", "0 task 1 -")]),
+        By(&[("tasks", "0 task 1 -")]),
     ),
     (
         "tasks/src/linked.rs",
