@@ -9,6 +9,7 @@
 //! | [`KEYS`] | its keys, for developers |
 //! | [`RENAMED`] | variables that once were, with what took their place |
 
+mod delay;
 mod process;
 mod renamed;
 
@@ -27,6 +28,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub use crate::model::settings::{Costs, wanted as model};
+pub use delay::{delay, parse_delay};
 pub use osier_engine::device::settings::{
     DEVICE_SLOTS_BYTES, PINNED_LIMIT_BYTES, Share, device_eager, device_reductions, device_slots,
     pack_multiprocessors, pinned_limit, pipeline,
@@ -92,6 +94,12 @@ pub const USER: &[Variable] = &[
         default: "asked",
         meaning: "what lies in the shared heap, where peers read it in place: asked, what programs allocate there; all, also allocations of 16 KiB and more of unmodified programs, once they have joined; read by osier run, as --shared-heap",
         syntax: Syntax::Text(|text| parse_heap(text).map(drop)),
+    },
+    Variable {
+        name: "OSIER_DELAY",
+        default: "no delay",
+        meaning: "by how much messages between processes are delayed, and by how much more for each MiB of payload, such as 20us or 20us:100us; nothing is read in place then; read by osier run, as --delay, or by rank 0 under other launchers",
+        syntax: Syntax::Text(|text| parse_delay(text).map(drop)),
     },
     Variable {
         name: "OSIER_PINNED_LIMIT",

@@ -264,14 +264,16 @@ pub mod requests {
 /// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing
 /// rules; run by workers on the ranks of a communicator. [`task::Graph`] has an example.
 pub mod task {
-    pub use crate::tasks::Graph;
+    pub use crate::tasks::{Graph, Node, NodePorts, Run, run_together};
     #[doc(inline)]
     pub use osier_tasks::{
+        child::{Argument, Child, LocalGraph},
         context::{Context, Received},
-        describe::{Description, Edges, Family, In, Out},
-        graph::Report,
+        describe::{Description, Edges, Event, Family, In, Out},
+        event::Signal,
         layout,
         placement::Placement,
+        report::{PeerCounts, Report, RunSettings, Volume, hidden},
         rule::Rule,
         space::{Space, SpaceError},
         task::{Fire, Next, Task, TaskError},

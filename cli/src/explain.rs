@@ -18,6 +18,7 @@ use osier_engine::protocol::select::{
 use osier_engine::protocol::states;
 use osier_engine::protocol::uses::Use;
 use osier_kernels::handle::Made;
+use osier_transports::delay::Delay;
 use serde_json::{Value, json};
 
 use crate::bench::layout::Pattern;
@@ -223,6 +224,8 @@ struct Explained {
     means: (Means, Means),
     cached: Cached,
     blocks: u32,
+    /// Of messages between processes, which no prediction has.
+    delay: Option<Delay>,
 }
 
 fn explain(args: &Args) -> Result<()> {
@@ -281,12 +284,16 @@ fn predict(
     let (least, most) = (2 * LEAST_DEVICE_SLOT_BYTES, limits.device_memory);
     limits.device_memory = (slots / 4).max(least).min(most);
     let blocks = limits.blocks;
-    let devices = from.space != Space::Host && to.space != Space::Host;
+    // Between processes nothing is shared then.
+    let delay = config::delay()?.filter(|_| !placement.is_one_process());
+    let shares = delay.is_none();
+    let devices = shares && from.space != Space::Host && to.space != Space::Host;
     let message = Message {
         memory: match from.class {
-            Class::Run => Memory::Plain,
+            Class::Run if shares => Memory::Plain,
             _ => Memory::Private,
         },
+        shares_host: shares,
         pair: devices.then_some(DevicePair {
             from: sent,
             to: Some(received),
@@ -361,6 +368,7 @@ fn predict(
         others,
         cached,
         blocks,
+        delay,
     })
 }
 
@@ -442,6 +450,10 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
         table.row([String::new(), line.to_owned()]);
     }
     table.row(["costs of the device".into(), device]);
+    if let Some(delay) = found.delay {
+        let text = format!("no prediction has the {delay} that each message takes longer");
+        table.row(["OSIER_DELAY".into(), text]);
+    }
     let share = match config::debug_value("pack-multiprocessors") {
         Some(text) => format!(" (OSIER_DEBUG=pack-multiprocessors={text})"),
         None => String::new(),

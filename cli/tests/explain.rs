@@ -179,3 +179,49 @@ fn what_makes_no_sense_is_told() {
     let output = explain(&["--bytes", "8", "--layout", "square:3"], &[]);
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// What is shared between processes is not used where messages are delayed.
+#[test]
+fn delayed_messages_go_by_messages() {
+    let between = ["--from", "host", "--to", "host", "--bytes", "4M"];
+    let chosen = |args: &[&str], delay: &str| {
+        json(args, &[("OSIER_DELAY", delay)])["ranking"][0]["protocol"].clone()
+    };
+    assert_eq!(chosen(&between, "20us"), "rendezvous, pipelined copy");
+    assert_ne!(chosen(&between, ""), "rendezvous, pipelined copy");
+    let devices = ["--bytes", "4M"];
+    assert_eq!(chosen(&devices, "20us"), "rendezvous, pipelined copy");
+    let within = ["--bytes", "4M", "--placement", "process"];
+    assert_eq!(chosen(&within, "20us"), "rendezvous, get by one kernel");
+    let output = explain(&between, &[("OSIER_DELAY", "20us:1ms")]);
+    let found = String::from_utf8(output.stdout).unwrap();
+    let note = "no prediction has the 20us and 1ms per MiB that each message takes longer";
+    assert!(found.contains(note), "{found}");
+}
+
+#[test]
+fn delayed_collectives_have_no_plan_in_a_segment() {
+    let explained = |delay: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_osier"))
+            .args(["explain", "allreduce", "-n", "2", "--bytes", "8"])
+            .env_remove("OSIER_COSTS")
+            .env("XDG_CACHE_HOME", "/nowhere")
+            .env("OSIER_DELAY", delay)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (delayed, plain) = (explained("20us"), explained(""));
+    let chosen = |text: &str| {
+        text.lines()
+            .find(|l| l.contains("chosen"))
+            .map(str::to_owned)
+    };
+    assert!(
+        delayed.contains("OSIER_DELAY: collectives run by messages"),
+        "{delayed}"
+    );
+    assert!(!plain.contains("OSIER_DELAY"), "{plain}");
+    assert_ne!(chosen(&delayed), chosen(&plain), "{delayed}\n{plain}");
+}

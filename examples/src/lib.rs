@@ -1,10 +1,14 @@
 //! Numbered, runnable examples; `README.md` lists them with their commands.
 //!
-//! The three small ones are single files in `src/bin`. The main one,
-//! `jacobi3d`, is a library as well, so that tests run it on ranks that are
-//! threads.
+//! The small ones are single files in `src/bin`. The others are modules here as well, so that
+//! tests run them on ranks that are threads.
 
+pub mod cannon;
 pub mod cli;
 pub mod exchange;
 pub mod gpu;
+pub mod hash;
 pub mod jacobi;
+pub mod progress;
+pub mod sparse;
+pub mod variant;

@@ -1,12 +1,12 @@
-//! The main example on ranks that are threads: the field is that of one rank,
-//! bit for bit, whatever the decomposition.
+//! The main example on ranks that are threads: the field is that of a plain loop, bit for
+//! bit, whatever the decomposition and whichever way it is swept.
 
 use std::path::PathBuf;
 
 use clap::Parser;
 use osier::ErrorKind;
 use osier::testing::ranks;
-use osier_examples::jacobi::{self, Failure, Options, Report};
+use osier_examples::jacobi::{self, Block, By, Failure, Mode, Options, Report};
 
 #[path = "../../tests/needs.rs"]
 #[allow(dead_code)]
@@ -28,6 +28,124 @@ fn run(n: usize, options: &Options) -> Report {
         assert!(report.passes(), "{report}");
     }
     reports.into_iter().next().expect("a rank")
+}
+
+/// The checksum after the sweeps, done over one array, point by point.
+fn reference(options: &Options) -> u64 {
+    let grid = options.grid.zyx();
+    let block = Block {
+        first: [0; 3],
+        points: grid,
+    };
+    let mode = Mode::new(grid, options.mode).expect("it fits");
+    let mut old = vec![0.0; block.elements()];
+    mode.rows(&block, |z, y, scale, sines| {
+        for (x, sine) in sines.iter().enumerate() {
+            old[block.at(z + 1, y + 1, x + 1)] = scale * sine;
+        }
+    });
+    let mut new = old.clone();
+    for _ in 0..options.sweeps {
+        let u = |z, y, x| old[block.at(z, y, x)];
+        for z in 1..=grid[0] {
+            for y in 1..=grid[1] {
+                for x in 1..=grid[2] {
+                    let sum = u(z, y, x - 1)
+                        + u(z, y, x + 1)
+                        + u(z, y - 1, x)
+                        + u(z, y + 1, x)
+                        + u(z - 1, y, x)
+                        + u(z + 1, y, x);
+                    new[block.at(z, y, x)] = sum * (1.0 / 6.0);
+                }
+            }
+        }
+        std::mem::swap(&mut old, &mut new);
+    }
+    jacobi::checksum(&old, &block, grid)
+}
+
+/// Every variant on this many ranks: the field of the plain loop.
+fn equals_reference(n: usize, line: &str, graphs: &[&str]) {
+    let expected = reference(&options(line));
+    let variants = ["--by sync", "--by overlap"].iter().chain(graphs);
+    let reports: Vec<Report> = variants
+        .map(|by| run(n, &options(&format!("{line} {by}"))))
+        .collect();
+    for report in &reports {
+        assert_eq!(report.checksum, expected, "{n} ranks, {line}:\n{report}");
+        assert_eq!(report.norms.len(), reports[0].norms.len());
+        for ((sweep, norm), (other, expected)) in report.norms.iter().zip(&reports[0].norms) {
+            assert_eq!(sweep, other);
+            assert!((norm - expected).abs() <= 1e-12 * expected, "{report}");
+        }
+    }
+}
+
+#[test]
+fn every_variant_gives_the_field_of_a_plain_loop() {
+    for n in 1..=6 {
+        equals_reference(
+            n,
+            "--grid 19x14x23 --sweeps 17 --norm-every 5",
+            &[
+                "--by graph",
+                "--by graph --factor 1 --workers 2",
+                "--by graph --factor 2x2x3 --workers 2",
+            ],
+        );
+    }
+}
+
+#[test]
+fn tasks_of_single_points_and_layers() {
+    let graphs = ["--by graph", "--by graph --factor 2x1x1 --workers 2"];
+    equals_reference(2, "--grid 6x2x1 --sweeps 9 --ranks 2x1x1", &graphs);
+    equals_reference(4, "--grid 9x2x2 --sweeps 5 --ranks 1x2x2", &graphs);
+    equals_reference(3, "--grid 3x5x3 --sweeps 4 --ranks 1x1x3", &graphs[..1]);
+    equals_reference(
+        6,
+        "--grid 7 --sweeps 1",
+        &["--by graph --factor 3x1x2 --workers 2"],
+    );
+    equals_reference(2, "--grid 7 --sweeps 0", &graphs);
+    let alone = ["--by graph --factor 7 --workers 2", "--by graph --factor 1"];
+    equals_reference(1, "--grid 1x7x1 --sweeps 30 --norm-every 1", &alone);
+}
+
+#[test]
+fn residuals_of_a_graph_have_the_bits_of_its_tasks() {
+    let of = |n: usize, line: &str| {
+        let line = format!("--grid 16x12x14 --sweeps 12 --norm-every 2 --by graph {line}");
+        run(n, &options(&line)).norms
+    };
+    let one = of(1, "--factor 2x4x2");
+    assert_eq!(of(2, "--ranks 1x2x1 --factor 2x2x2 --workers 2"), one);
+    assert_eq!(of(4, "--ranks 2x2x1 --factor 1x2x2"), one);
+}
+
+#[test]
+fn faces_of_tasks_may_be_long() {
+    let graphs = ["--by graph --factor 1x1x2 --workers 2"];
+    equals_reference(2, "--grid 130x110x8 --sweeps 4 --ranks 1x1x2", &graphs);
+    equals_reference(2, "--grid 8x110x130 --sweeps 4 --ranks 2x1x1", &graphs);
+}
+
+#[test]
+fn a_report_says_what_the_workers_did() {
+    let line = "--grid 20 --sweeps 9 --by graph --factor 2x2x1 --workers 2";
+    let report = run(3, &options(line));
+    assert_eq!(report.by, By::Graph);
+    let workers = report.workers.clone().expect("a graph's");
+    assert_eq!((workers.per_rank, workers.firings), (2, 3 * 4 * 9));
+    let shown = report.to_string();
+    for part in ["12 = ", "4 for each rank", "time of a sweep", "busy"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    assert!(
+        shown.lines().all(|line| line.chars().count() <= 80),
+        "{shown}"
+    );
 }
 
 fn equals_one_rank(n: usize, line: &str) -> Report {
@@ -119,12 +237,12 @@ fn single_points_and_other_modes_work() {
 #[test]
 fn the_picture_is_the_same_from_any_number_of_ranks() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let picture = |n: usize, grid: &str| {
-        let output = folder.join(format!("picture-{grid}-{n}"));
+    let picture = |n: usize, grid: &str, by: &str| {
+        let output = folder.join(format!("picture-{grid}-{n}-{by}"));
         let options = Options {
             no_picture: false,
             output: output.clone(),
-            ..options(&format!("--grid {grid} --sweeps 3"))
+            ..options(&format!("--grid {grid} --sweeps 3 --by {by}"))
         };
         let path = run(n, &options).picture.expect("a picture");
         let bytes = std::fs::read(path).expect("it was written");
@@ -133,9 +251,11 @@ fn the_picture_is_the_same_from_any_number_of_ranks() {
     };
     // The second slice is thinned out.
     for grid in ["24x30x7", "1500x100x2"] {
-        let one = picture(1, grid);
+        let one = picture(1, grid, "sync");
         assert_eq!(one[1..4], *b"PNG");
-        assert!(picture(4, grid) == one, "{grid}");
+        for by in ["sync", "graph"] {
+            assert!(picture(4, grid, by) == one, "{grid}");
+        }
     }
 }
 
@@ -148,6 +268,15 @@ fn what_cannot_be_done_is_said_by_all_ranks() {
         ("--grid 9 --mode 10", "half wave"),
         ("--grid 4000000000", "addresses"),
         ("--grid 100000", "smaller grid"),
+        ("--grid 100000 --by graph", "smaller grid"),
+        (
+            "--grid 9 --by graph --factor 4x1x1 --ranks 3x1x1",
+            "at most 3x9x9",
+        ),
+        ("--grid 9 --by graph --factor 11", "no shape of 11 tasks"),
+        ("--grid 9 --factor 2", "--by graph"),
+        ("--grid 9 --by overlap --workers 2", "--by graph"),
+        ("--grid 9 --by graph --device", "--by sync"),
     ] {
         let options = options(line);
         for result in ranks(3, |comm| jacobi::run(&comm, &options)) {

@@ -68,6 +68,83 @@ fn buffers_of_devices() {
     );
 }
 
+/// The last line on standard output of a run that succeeds; none where nothing runs.
+fn checksum(line: &str) -> Option<String> {
+    let out = run(line)?;
+    let told = String::from_utf8_lossy(&out.stdout);
+    let complaint = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{line}:\n{told}{complaint}");
+    let last = told.lines().last().map(str::to_owned);
+    assert!(last.is_some(), "{line}:\n{complaint}");
+    last
+}
+
+#[test]
+fn variants_have_the_same_bits_in_processes_and_threads() {
+    for (program, reference, others) in [
+        (
+            "jacobi3d --quiet --checksum --no-picture --grid 24x21x19 --sweeps 9",
+            "run -n 1",
+            &[
+                ("run -n 3", "--by overlap"),
+                ("run -n 4", "--by graph"),
+                ("run -n 2", "--by graph --factor 1x2x3 --workers 2"),
+                ("run -n 4 --ranks-per-process 2", "--by graph"),
+            ][..],
+        ),
+        (
+            "cannon --quiet --checksum --n 90",
+            "run -n 4",
+            &[
+                ("run -n 4", "--by overlap"),
+                ("run -n 1", "--by graph --blocks 2 --workers 2"),
+                ("run -n 3", "--by graph --blocks 2"),
+                ("run -n 4 --ranks-per-process 2", "--by graph --blocks 2"),
+            ][..],
+        ),
+    ] {
+        let of = |job: &str, options: &str| {
+            checksum(&format!("{job} --bind none -- {program} {options}"))
+        };
+        let Some(expected) = of(reference, "") else {
+            return;
+        };
+        for (job, options) in others {
+            assert_eq!(
+                of(job, options).as_ref(),
+                Some(&expected),
+                "{job}, {options}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_grid_that_does_not_fit_is_said_once() {
+    for (line, part) in [
+        ("-n 3 --bind none -- cannon", "1 or 4 ranks fit"),
+        (
+            "-n 2 --bind none -- cannon --by graph --blocks 9 --n 8",
+            "at most 8x8",
+        ),
+        (
+            "-n 2 --bind none -- jacobi3d --grid 4 --by graph --factor 3x1x1 --ranks 2x1x1",
+            "at most 2x4x4",
+        ),
+        (
+            "-n 2 --bind none -- jacobi3d --workers 2",
+            "hint: --by graph",
+        ),
+    ] {
+        let Some(out) = run(&format!("run {line}")) else {
+            return;
+        };
+        let told = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{told}");
+        assert_eq!(told.matches(part).count(), 1, "{told}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_said_once() {
     let Some(out) = run("run -n 2 --bind none -- kv_cache --tokens 1000 --pages 3") else {
@@ -76,4 +153,44 @@ fn what_does_not_fit_is_said_once() {
     let told = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{told}");
     assert_eq!(told.matches("63 pages").count(), 1, "{told}");
+}
+
+#[test]
+fn sparse_lu_prints_one_checksum_however_ranks_work_together() {
+    let mut expected = String::new();
+    for line in [
+        "run -n 1 --bind none -- sparse_lu --by sync",
+        "run -n 2 --bind none -- sparse_lu --by overlap",
+        "run -n 3 --bind none -- sparse_lu --by graph --workers 2",
+        "run -n 4 --bind none --ranks-per-process 2 -- sparse_lu --by graph",
+    ] {
+        let line = format!("{line} --convection 7 --quiet --checksum");
+        let Some(out) = run(&line) else { return };
+        let told = String::from_utf8_lossy(&out.stdout).into_owned();
+        let complaint = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{line}:\n{told}{complaint}");
+        let checksum = told.trim();
+        assert_eq!(checksum.len(), 16, "{line}: {told}");
+        if expected.is_empty() {
+            expected = checksum.into();
+        }
+        assert_eq!(checksum, expected, "{line}");
+    }
+}
+
+#[test]
+fn sparse_lu_names_file_and_line_of_a_bad_matrix_once() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad-matrix.mtx");
+    let text = "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n3 2 1\n";
+    std::fs::write(&path, text).expect("a file");
+    let Some(out) = run(&format!(
+        "run -n 2 --bind none -- sparse_lu {}",
+        path.display()
+    )) else {
+        return;
+    };
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{told}");
+    let words = "bad-matrix.mtx:4: expected a row in 1..2, found 3";
+    assert_eq!(told.matches(words).count(), 1, "{told}");
 }

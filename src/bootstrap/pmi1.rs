@@ -280,6 +280,7 @@ fn lead(connection: &mut Connection, space: &str, ranks: usize) -> Result<Job> {
     });
     let job = made.map_err(|e| failed("making a job", e))?;
     job.set_checks(Setting::from_env()?.bits());
+    job.set_delay(config::delay()?);
     let machine = Machine::own();
     let card = Card {
         machine: machine.clone(),

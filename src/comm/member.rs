@@ -12,6 +12,8 @@ use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::links::{Links, Remote};
 use osier_engine::progress::traced::LaneTrace;
+use osier_transports::delay::Delayed;
+use osier_transports::shm::monotonic_ns;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -110,7 +112,16 @@ pub(crate) fn open_lane(
     let remote = match &core.transport {
         _ if members.len() == 1 => Remote::None,
         JobTransport::Alone => Remote::None,
-        JobTransport::Shm(r) => Remote::Shm(r.endpoint(context, members.clone())),
+        JobTransport::Shm(r) => {
+            let endpoint = r.endpoint(context, members.clone());
+            match r.job().delay() {
+                None => Remote::Shm(endpoint),
+                Some(delay) => {
+                    let now: fn() -> u64 = monotonic_ns;
+                    Remote::Delayed(Box::new(Delayed::new(endpoint, delay, now, "delayed shm")))
+                }
+            }
+        }
         JobTransport::Sim(net, rank) => Remote::Sim(net.endpoint(*rank, context, &members)),
     };
     let links = Links::new(own, remote);

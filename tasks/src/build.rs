@@ -34,6 +34,8 @@ use std::fmt;
 /// longer ones.
 const SLOTS_OF_SMALL: u32 = 8;
 const SLOTS: u32 = 2;
+/// Most branches from one rank to another.
+pub const MOST_PLACES: u32 = 1 << 26;
 /// More are not worth their memory.
 const MOST_SLOTS: u32 = 1 << 16;
 
@@ -135,7 +137,8 @@ impl fmt::Display for BuildError {
             ),
             BuildError::TooMany => write!(
                 f,
-                "more than 2^32 tasks, edges or slots of one rank, or 2^22 edges into one task"
+                "more than 2^32 tasks, edges or slots of one rank, 2^26 output ports whose \
+                 messages go from one rank to another, or 2^22 edges into one task"
             ),
             BuildError::Differs { rank } => write!(
                 f,
@@ -224,6 +227,10 @@ impl Outline {
                     for (which, edges) in graph.edges.iter().enumerate() {
                         if edges.from != (family as u32, port as u32) {
                             continue;
+                        }
+                        if edges.here {
+                            let own = &self.families[edges.to.0 as usize].own;
+                            found.extend(own.iter().map(|to| (self.rank, which as u64, *to)));
                         }
                         let consumers = &graph.families[edges.to.0 as usize];
                         let placed = &self.families[edges.to.0 as usize].placed;
@@ -445,6 +452,7 @@ impl<'a> Assembly<'a> {
                     .collect(),
                 rule: family.rule.clone(),
                 begins: family.outputs.iter().map(|port| port.begins).collect(),
+                events: family.outputs.iter().map(|port| port.event).collect(),
                 elements,
             });
         }
@@ -631,6 +639,9 @@ impl<'a> Assembly<'a> {
                 to_rank.resize(remote.place as usize + 1, 0);
             }
             to_rank[remote.place as usize] = number;
+            if to_rank.len() > MOST_PLACES as usize {
+                return Err(BuildError::TooMany);
+            }
         }
         self.shape.remotes = all;
         Ok(())

@@ -6,11 +6,16 @@
 //! 2. The element type of a port is compared with `T` before memory is read or written as
 //!    elements of `T`; both ends of an edge have one type.
 //! 3. A slice of a message borrows the context; what takes the memory borrows it mutably.
+//! 4. A view borrows its memory, and lies inside it; its packed form has as many bytes as it says.
 
-use crate::describe::{In, Out};
+use crate::child::{Argument, Child, LocalGraph};
+use crate::describe::{Event, In, Out};
+use crate::event::Signal;
 use crate::instance::{Fired, Instance};
-use osier_datatype::Datatype;
-use std::any::TypeId;
+use crate::task::TaskError;
+use osier_datatype::{Datatype, Signature};
+use osier_engine::view::{RawView, View, ViewMut};
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -43,6 +48,17 @@ impl<T> Received<'_, T> {
     /// Number of the producer in its family, in row-major order.
     pub fn from_number(&self) -> u64 {
         self.producer().1
+    }
+
+    /// Copies the elements to where a datatype says.
+    ///
+    /// # Errors
+    /// The view is of other elements, or of another number of them.
+    pub fn copy_to(&self, mut view: ViewMut<'_>) -> Result<(), TaskError>
+    where
+        T: Datatype,
+    {
+        unpack(self.elements, &mut view)
     }
 
     /// Label of the edge.
@@ -86,6 +102,37 @@ impl<'a> Context<'a> {
     /// Number of the task in its family, in row-major order.
     pub fn number(&self) -> u64 {
         self.instance.shape.tasks[self.task as usize].number
+    }
+
+    /// Number of the run, counted from 1; the same on all ranks.
+    pub fn run(&self) -> u32 {
+        self.instance.run
+    }
+
+    /// What the run was begun with ([`Context::begin`]), if it is of this type.
+    pub fn argument<A: Any + Send + Sync>(&self) -> Option<&A> {
+        self.instance.argument.as_ref()?.downcast_ref()
+    }
+
+    /// Begins a run of a child graph on this rank, by the workers of this run, with something
+    /// that its tasks may ask for. It raises the event when its last task has ended; several may
+    /// be under way at once. The run of this task does not end before.
+    ///
+    /// # Panics
+    /// The event is of another family.
+    pub fn begin(&self, graph: &LocalGraph, argument: Argument, event: Event) -> Child {
+        let signal = self.signal(event);
+        let instance = self.instance;
+        instance.children.begin(instance, graph, argument, signal)
+    }
+
+    /// What fires the task once more when it waits for an event: to be raised by any thread, as
+    /// often as something has happened, also as a waker of futures.
+    ///
+    /// # Panics
+    /// The event is of another family.
+    pub fn signal(&self, event: Event) -> Signal {
+        self.instance.events.signal(self.output(event.output))
     }
 
     /// Calls of `execute` before this one.
@@ -226,8 +273,50 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// As [`Context::put`], of a vector: without a copy if all consumers are on this rank
-    /// and there is room.
+    /// As [`Context::put`], of the elements that a datatype picks out of a buffer: a column, a
+    /// face, a triangle.
+    ///
+    /// # Errors
+    /// The view is of other elements than those of the port, or of elements with gaps.
+    ///
+    /// # Panics
+    /// As [`Context::put`].
+    pub fn put_view<T: Datatype>(&self, port: Out<T>, view: &View<'_>) -> Result<(), TaskError> {
+        let output = self.output(port);
+        let raw = view.as_raw();
+        let len = elements_of::<T>(raw, "a put")?;
+        let pack = |to: *mut u8| {
+            // SAFETY: invariant 4: there is room for all bytes of the view.
+            unsafe { raw.pack(0..raw.bytes(), to) }
+        };
+        let mut fired = self.fired.borrow_mut();
+        self.instance
+            .put_packed(output, len, &pack, &self.lines, &mut **fired);
+        Ok(())
+    }
+
+    /// As [`Context::get`], to where a datatype says: false if there is no message.
+    ///
+    /// # Errors
+    /// The view is of other elements than those of the port, or of another number of them than
+    /// the message.
+    ///
+    /// # Panics
+    /// As [`Context::get`].
+    pub fn get_into<T: Datatype>(
+        &self,
+        port: In<T>,
+        mut view: ViewMut<'_>,
+    ) -> Result<bool, TaskError> {
+        match self.get(port) {
+            Some(elements) => unpack(elements, &mut view).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// As [`Context::put`], of a vector whose memory goes with the message: without a copy if
+    /// all consumers are on this rank and there is room; a long one leaves for other ranks from
+    /// where it lies.
     ///
     /// # Panics
     /// As [`Context::put`].
@@ -238,8 +327,9 @@ impl<'a> Context<'a> {
         let mut fired = self.fired.borrow_mut();
         // SAFETY: invariant 2: a vector of the port's type, forgotten if it went.
         let went = unsafe {
+            let vector = (from.cast(), len, room);
             self.instance
-                .give(output, from.cast(), len, room, &mut **fired)
+                .give(output, vector, &self.lines, &mut **fired)
         };
         drop(fired);
         if !went {
@@ -247,6 +337,38 @@ impl<'a> Context<'a> {
             self.put(port, &message);
         }
     }
+}
+
+/// How many elements of `T` a view has.
+fn elements_of<T: Datatype>(view: &RawView, what: &str) -> Result<usize, TaskError> {
+    let element = T::layout();
+    let len = view.bytes().checked_div(element.size()).unwrap_or(0);
+    let whole = T::DENSE && len * element.size() == view.bytes() && view.as_device().is_none();
+    let same = |signature: Signature| signature == element.signature().repeat(len as u64);
+    match whole && view.signature().is_none_or(same) {
+        true => Ok(len),
+        false => Err(format!(
+            "{what} of a view of {} bytes that are no elements of {} without gaps",
+            view.bytes(),
+            std::any::type_name::<T>()
+        )
+        .into()),
+    }
+}
+
+fn unpack<T: Datatype>(elements: &[T], view: &mut ViewMut<'_>) -> Result<(), TaskError> {
+    let raw = view.as_raw();
+    let len = elements_of::<T>(raw, "a get")?;
+    if len != elements.len() {
+        let text = format!(
+            "a message of {} elements for a view of {len}",
+            elements.len()
+        );
+        return Err(text.into());
+    }
+    // SAFETY: invariant 4: the view is borrowed mutably, and takes as many bytes.
+    unsafe { raw.unpack(0..raw.bytes(), elements.as_ptr().cast()) };
+    Ok(())
 }
 
 #[cold]

@@ -46,6 +46,8 @@ pub struct Port {
     pub slots: Option<u32>,
     /// Of an output: `init` puts messages there.
     pub begins: bool,
+    /// Of an output: signals put messages there.
+    pub event: bool,
 }
 
 /// Makes a task by its coordinates.
@@ -71,6 +73,8 @@ pub struct Edges {
     pub from: (u32, u32),
     pub to: (u32, u32),
     pub label: u32,
+    /// To all tasks of the consumers' family on the producer's rank, whatever `consumers` says.
+    pub here: bool,
     pub consumers: Box<Consumers>,
 }
 
@@ -124,6 +128,23 @@ impl<T> Clone for In<T> {
 
 impl<T> Copy for In<T> {}
 
+/// An event port, for which tasks wait by its number: [`Description::event`].
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    pub(crate) output: Out<u8>,
+    input: In<u8>,
+}
+
+impl Event {
+    /// Its number among the inputs of its family, for [`Rule`]s.
+    pub fn number(self) -> u32 {
+        self.input.1
+    }
+}
+
+/// Events of a port that are kept: one of the firing, and one that has come since.
+const EVENTS: u32 = 2;
+
 /// A graph as it is described. What is wrong with it is found when it is built.
 #[derive(Default)]
 pub struct Description {
@@ -131,6 +152,9 @@ pub struct Description {
     pub(crate) edges: Vec<Edges>,
     /// Extents that are no space, with their family's name.
     pub(crate) refused: Vec<(String, SpaceError)>,
+    /// Most runs at once, where that is limited.
+    pub(crate) most_runs: Option<u32>,
+    pub(crate) exact: bool,
 }
 
 impl Description {
@@ -172,6 +196,23 @@ impl Description {
         In(family.0, inputs.len() as u32 - 1, PhantomData)
     }
 
+    /// Adds an event port to the tasks of a family: a firing waits there for a
+    /// [`Signal`](crate::event::Signal), which anything may raise.
+    pub fn event(&mut self, family: Family, name: &str) -> Event {
+        let (output, input) = (self.output(family, name), self.input(family, name));
+        self.slots(output, EVENTS);
+        self.begins(output);
+        self.output_mut(output).event = true;
+        self.connect_by(output, input, Box::new(|at, tell| tell(at)));
+        Event { output, input }
+    }
+
+    /// No more runs than this are under way at once.
+    pub fn limit_runs(&mut self, most: u32) {
+        let limit = self.most_runs.unwrap_or(u32::MAX);
+        self.most_runs = Some(limit.min(most.max(1)));
+    }
+
     fn output_mut<T>(&mut self, port: Out<T>) -> &mut Port {
         &mut self.families[port.0 as usize].outputs[port.1 as usize]
     }
@@ -207,6 +248,14 @@ impl Description {
         self.connect_by(from, to, Box::new(consumers))
     }
 
+    /// Adds edges from the output port of each task to the input port of each task of the other
+    /// family that is on the same rank.
+    pub fn connect_here<T: Datatype>(&mut self, from: Out<T>, to: In<T>) -> &mut Edges {
+        let edges = self.connect_by(from, to, Box::new(|_, _| {}));
+        edges.here = true;
+        edges
+    }
+
     /// Adds edges of a shape of [`crate::layout`], or of any function over slices.
     pub fn connect_by<T: Datatype>(
         &mut self,
@@ -218,6 +267,7 @@ impl Description {
             from: (from.0, from.1),
             to: (to.0, to.1),
             label: 0,
+            here: false,
             consumers,
         });
         self.edges.last_mut().expect("just added")
@@ -247,6 +297,13 @@ impl Description {
     ) {
         let priority = move |at: &[usize]| priority(array(at));
         self.families[family.0 as usize].priority = Some(Box::new(priority));
+    }
+
+    /// Of the tasks of a rank that are ready, one of the highest priority runs, the oldest first:
+    /// by one queue for all workers. Otherwise only the signs of priorities count, and each worker
+    /// has queues of its own.
+    pub fn exact_priorities(&mut self) {
+        self.exact = true;
     }
 
     /// A number that descriptions which differ hardly share: of names, spaces, ports, types
@@ -279,6 +336,7 @@ impl Description {
                 edges.to.0,
                 edges.to.1,
                 edges.label,
+                edges.here.into(),
             ] {
                 add(&number.to_le_bytes());
             }
@@ -293,6 +351,7 @@ fn port<T: Datatype>(name: &str) -> Port {
         element: Element::of::<T>(),
         slots: None,
         begins: false,
+        event: false,
     }
 }
 

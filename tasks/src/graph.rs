@@ -4,10 +4,14 @@ use crate::build::{BuildError, Outline};
 use crate::describe::Description;
 use crate::firable::Firable;
 use crate::instance::Instance;
-use crate::shape::Shape;
-use crate::worker::Counts;
+use crate::picture::{
+    FamilyBox, MOST_EDGES, MOST_TASKS, Picture, Relation, TaskBox, TaskEdge, Unrolled,
+};
+use crate::report::Report;
+use crate::shape::{FamilyShape, Shape};
+use osier_engine::trace::family::Family;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What building needs of the ranks.
 pub trait Ranks {
@@ -42,17 +46,8 @@ impl Ranks for OneRank {
 pub struct Graph {
     description: Arc<Description>,
     shape: Arc<Shape>,
-}
-
-/// What a run did on this rank.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// Tasks of this rank, all of which have ended.
-    pub tasks: usize,
-    /// From the call until all tasks of this rank had ended and what they sent had left.
-    pub took: Duration,
-    /// What each worker did.
-    pub workers: Vec<Counts>,
+    /// For timelines.
+    names: Arc<[Family]>,
 }
 
 impl Graph {
@@ -74,10 +69,17 @@ impl Graph {
         let shape = agree(ranks, outline.assemble(&description, &letters))?;
         let fixed = settle(ranks, &shape);
         agree(ranks, fixed)?;
+        let name = |family: &FamilyShape| Family::new(&family.name, &family.extents);
         Ok(Graph {
+            names: shape.families.iter().map(name).collect(),
             description: Arc::new(description),
             shape: Arc::new(shape),
         })
+    }
+
+    /// Most runs at once, if the description says so.
+    pub fn most_runs(&self) -> Option<u32> {
+        self.description.most_runs
     }
 
     /// The tasks of this rank and their edges.
@@ -85,15 +87,227 @@ impl Graph {
         &self.shape
     }
 
+    /// Its families, as timelines name them.
+    pub(crate) fn names(&self) -> &Arc<[Family]> {
+        &self.names
+    }
+
     /// A run, before it begins.
     pub fn instance(
         &self,
+        run: u32,
         workers: usize,
         outside: Option<Box<dyn crate::instance::Outside>>,
     ) -> Instance {
-        Instance::new(&self.description, &self.shape, workers.max(1), outside)
+        let workers = workers.max(1);
+        Instance::new(&self.description, &self.shape, (run, workers), outside)
     }
 }
+
+/// What is drawn of a graph.
+impl Graph {
+    /// The graph as a picture, with the times of a report of each rank if there is one.
+    /// Collective: each rank tells the others of its numbers, and of its tasks if these are
+    /// few.
+    ///
+    /// # Errors
+    /// The report of a rank has no times, or is of another graph; the same on all ranks.
+    pub fn picture(
+        &self,
+        report: Option<&Report>,
+        ranks: &mut dyn Ranks,
+    ) -> Result<Picture, BuildError> {
+        let times = self.times_of(report);
+        let times = times.map_err(|text| BuildError::Found {
+            rank: ranks.rank(),
+            text,
+        });
+        let times = agree(ranks, times)?;
+        let (shape, relations) = (&self.shape, self.relations());
+        let mut letter = vec![shape.tasks.len() as u64, shape.inputs.len() as u64];
+        letter.extend(relations.iter().map(|relation| relation.edges));
+        let in_family = |family: &FamilyShape| {
+            let tasks = family.tasks.start as usize..family.tasks.end as usize;
+            times.map_or(0, |times| times[tasks].iter().sum())
+        };
+        letter.extend(shape.families.iter().map(in_family));
+        let letters = ranks.exchange(vec![letter; ranks.size()]);
+        let of_all = |at: usize| -> u64 {
+            let words = letters.iter().map(|l| l.get(at).copied().unwrap_or(0));
+            words.fold(0, u64::saturating_add)
+        };
+        let places = 2..2 + relations.len();
+        let relations = relations.into_iter().zip(places.clone());
+        let relations = relations.map(|(relation, at)| Relation {
+            edges: of_all(at),
+            ..relation
+        });
+        let families = shape.families.iter().zip(&self.description.families);
+        let families = families.zip(places.end..);
+        let families = families.map(|((family, described), at)| FamilyBox {
+            name: family.name.clone(),
+            extents: family.extents.clone(),
+            placement: format!("{:?}", described.placement),
+            rule: format!("{:?}", family.rule),
+            inputs: family.inputs.iter().map(|(name, _)| name.clone()).collect(),
+            outputs: family.outputs.clone(),
+            begins: family.begins.clone(),
+            took_ns: times.map(|_| of_all(at)),
+        });
+        let is_small = of_all(0) <= MOST_TASKS as u64 && of_all(1) <= MOST_EDGES as u64;
+        let picture = Picture {
+            ranks: shape.ranks,
+            families: families.collect(),
+            relations: relations.collect(),
+            unrolled: None,
+        };
+        match is_small {
+            true => Ok(Picture {
+                unrolled: Some(self.unrolled(times, ranks)?),
+                ..picture
+            }),
+            false => Ok(picture),
+        }
+    }
+
+    /// The times of a report, if there is one.
+    fn times_of<'a>(&self, report: Option<&'a Report>) -> Result<Option<&'a [u64]>, String> {
+        let Some(report) = report else {
+            return Ok(None);
+        };
+        match &report.times_ns {
+            None => Err("a picture with times of a report that has none \
+                         (hint: RunSettings::times)"
+                .into()),
+            Some(times) if times.len() != self.shape.tasks.len() => Err(format!(
+                "a report of {} tasks of rank {}, where the graph has {}",
+                times.len(),
+                self.shape.rank,
+                self.shape.tasks.len()
+            )),
+            Some(times) => Ok(Some(times)),
+        }
+    }
+
+    /// Edges from port to port, each pair and label once; how many of this rank.
+    fn relations(&self) -> Vec<Relation> {
+        let mut counts: BTreeMap<EdgeKey, u64> = BTreeMap::new();
+        for edges in &self.description.edges {
+            counts.insert((edges.from, edges.to, edges.label), 0);
+        }
+        for input in &self.shape.inputs {
+            let (family, _, port) = input.producer;
+            let to = self.shape.tasks[input.task as usize].family;
+            let key = ((family, port), (to, input.port), input.label);
+            *counts.entry(key).or_default() += 1;
+        }
+        let relation = |((from, to, label), edges)| Relation {
+            from,
+            to,
+            label,
+            edges,
+        };
+        counts.into_iter().map(relation).collect()
+    }
+
+    /// The tasks of all ranks and their edges. Collective.
+    fn unrolled(
+        &self,
+        times: Option<&[u64]>,
+        ranks: &mut dyn Ranks,
+    ) -> Result<Unrolled, BuildError> {
+        let shape = &self.shape;
+        let mut tasks: Vec<u64> = vec![shape.tasks.len() as u64];
+        for (at, task) in shape.tasks.iter().enumerate() {
+            let took_ns = times.map_or(0, |times| times[at]);
+            tasks.extend([u64::from(task.family), task.number, took_ns]);
+        }
+        for input in &shape.inputs {
+            let (family, number, port) = input.producer;
+            let task = &shape.tasks[input.task as usize];
+            tasks.extend([u64::from(family), number, u64::from(port)]);
+            tasks.extend([u64::from(task.family), task.number, u64::from(input.port)]);
+            tasks.push(u64::from(input.label));
+        }
+        let letters = ranks.exchange(vec![tasks; ranks.size()]);
+        let mut at: BTreeMap<(u64, u64), (usize, u64)> = BTreeMap::new();
+        let mut edges = Vec::new();
+        for (rank, letter) in letters.iter().enumerate() {
+            let malformed = |word: usize| BuildError::Malformed { rank, word };
+            let (count, words) = letter.split_first().ok_or_else(|| malformed(0))?;
+            let own = usize::try_from(*count)
+                .ok()
+                .and_then(|n| n.checked_mul(TASK_WORDS));
+            let own = own
+                .filter(|words| *words < letter.len())
+                .ok_or_else(|| malformed(0))?;
+            let (own, rest) = words.split_at(own);
+            for task in own.chunks_exact(TASK_WORDS) {
+                let is_known = shape.families.get(task[0] as usize).is_some();
+                if !is_known {
+                    return Err(malformed(1));
+                }
+                at.insert((task[0], task[1]), (rank, task[2]));
+            }
+            for edge in rest.chunks_exact(EDGE_WORDS) {
+                edges.push((
+                    rank,
+                    <[u64; EDGE_WORDS]>::try_from(edge).unwrap_or_default(),
+                ));
+            }
+        }
+        let numbered: Vec<(u64, u64)> = at.keys().copied().collect();
+        let place = |task: (u64, u64), rank: usize| {
+            let known = numbered.binary_search(&task);
+            known.map_err(|_| BuildError::Malformed { rank, word: 1 })
+        };
+        edges.sort_by_key(|(_, edge)| *edge);
+        let edges = edges.into_iter().map(|(rank, edge)| {
+            let [family, number, port, to_family, to_number, to_port, label] = edge;
+            let (from, to) = (
+                place((family, number), rank)?,
+                place((to_family, to_number), rank)?,
+            );
+            let (family, consumers) = (
+                &shape.families[family as usize],
+                &shape.families[to_family as usize],
+            );
+            let out = family.outputs.get(port as usize);
+            let into = consumers.inputs.get(to_port as usize);
+            let (Some(out), Some((into, _))) = (out, into) else {
+                return Err(BuildError::Malformed { rank, word: 1 });
+            };
+            let label = match label {
+                0 => String::new(),
+                label => format!(", label {label}"),
+            };
+            Ok(TaskEdge {
+                from,
+                to,
+                name: format!("{out} -> {into}{label}"),
+                begins: family.begins.get(port as usize) == Some(&true),
+            })
+        });
+        let tasks = at
+            .iter()
+            .map(|((family, number), (rank, took_ns))| TaskBox {
+                name: shape.name_of(*family as u32, *number),
+                rank: *rank,
+                took_ns: times.map(|_| *took_ns),
+            });
+        Ok(Unrolled {
+            tasks: tasks.collect(),
+            edges: edges.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Ports of producer and consumer, each with its family; label.
+type EdgeKey = ((u32, u32), (u32, u32), u32);
+
+/// Words of a task, and of an edge, in the letter of a picture.
+const TASK_WORDS: usize = 3;
+const EDGE_WORDS: usize = 7;
 
 /// Rounds until no rank has news.
 fn settle(ranks: &mut dyn Ranks, shape: &Shape) -> Result<(), BuildError> {

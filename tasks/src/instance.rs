@@ -19,16 +19,20 @@
 //! 3. The slot of a message is free before the message that many slots later is written.
 //! 4. Callers of unsafe functions keep what these ask of them.
 
+use crate::child::{Argument, Children};
 use crate::describe::{Description, Element};
+use crate::event::{Events, WakeWorkers};
 use crate::failure::Failure;
 use crate::inbox::{Inbox, Link};
 use crate::line::Line;
+use crate::memory::Memory;
 use crate::orphan::Asks;
 use crate::residual::ToldRule;
 use crate::rule::Rule;
 use crate::shape::{Shape, TaskShape};
 use crate::slot::{Slot, most_short};
 use crate::task::Task;
+use crate::watch::Watch;
 use crate::word::{EdgeWord, Standing, TaskWord};
 use std::any::TypeId;
 use std::cell::{Cell, UnsafeCell};
@@ -141,8 +145,9 @@ pub(crate) struct OutputState {
     pub slots: u32,
     pub mask: u32,
     pub consumers: Range<u32>,
-    /// Branches lead to other ranks, too.
+    /// Branches lead to other ranks, too; messages of more bytes go there as they lie.
     pub remote: bool,
+    pub most_copied: usize,
 }
 
 pub(crate) struct BranchState {
@@ -159,16 +164,49 @@ pub(crate) struct BranchState {
     pub readers: AtomicU32,
     /// Why no more messages come.
     pub cause: OnceLock<Arc<Failure>>,
+    delivery: UnsafeCell<Delivery>,
+}
+
+/// A long message on its way from another rank.
+#[derive(Default)]
+pub(crate) struct Delivery {
+    pub bytes: usize,
+    /// Room for its packed form, where that is not the elements.
+    pub packed: Vec<u8>,
+}
+
+// SAFETY: invariant 2: `delivery` is the writer's.
+unsafe impl Sync for BranchState {}
+
+impl BranchState {
+    /// What its writer keeps.
+    ///
+    /// # Safety
+    /// The caller is the branch's writer (invariant 2), and has no other reference.
+    #[expect(clippy::mut_from_ref, reason = "the caller is the branch's writer")]
+    pub unsafe fn delivery(&self) -> &mut Delivery {
+        // SAFETY: invariant 4: the caller's contract.
+        unsafe { &mut *self.delivery.get() }
+    }
 }
 
 /// Messages that wait, as packed elements.
-pub(crate) type Waiting = Line<Arc<Vec<u8>>>;
+pub(crate) type Waiting = Line<Arc<Memory>>;
 
 /// How the messages of a graph reach other ranks.
 pub trait Outside: Send + Sync {
     /// A message for a branch, by its place in the letter to the rank. The bytes are the
     /// packed elements.
     fn put(&self, rank: u32, place: u32, packed: &[u8]);
+    /// The same of packed elements that stay where they are.
+    fn put_memory(&self, rank: u32, place: u32, memory: &Arc<Memory>) {
+        self.put(rank, place, memory.bytes());
+    }
+    /// Most bytes of a message to a rank that is better copied.
+    fn most_copied(&self, rank: u32) -> usize {
+        let _ = rank;
+        usize::MAX
+    }
     /// Messages of a branch from that rank have been read.
     /// The number [`NO_MORE`] says that all consumers have ended, and
     /// [`ASKED`](crate::orphan::ASKED) asks whether the producer has.
@@ -179,6 +217,10 @@ pub trait Outside: Send + Sync {
     fn ended(&self, rank: u32, place: u32);
     /// There is a task that no worker may have seen: wakes those that sleep.
     fn wake(&self);
+    /// The same at a time when this may not be there any more.
+    fn waker(&self) -> WakeWorkers {
+        Arc::new(|| {})
+    }
 }
 
 /// Credit of a branch that nobody reads any more.
@@ -228,6 +270,14 @@ pub struct Instance {
     /// By task: its rule.
     pub(crate) told_rules: Box<[ToldRule]>,
     outside: Box<dyn Outside>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) children: Children,
+    /// Counted from 1, the same on all ranks; of a child that of the run which began it.
+    pub(crate) run: u32,
+    /// What its tasks may ask for.
+    pub(crate) argument: Option<Argument>,
+    /// What is seen of calls, if it was asked for.
+    pub(crate) watch: Option<Box<Watch>>,
     /// One thread runs the tasks and delivers the messages.
     pub(crate) alone: bool,
 }
@@ -240,6 +290,11 @@ pub trait Fired {
     /// As [`Outside::put`].
     fn put(&mut self, instance: &Instance, rank: u32, place: u32, packed: &[u8]) {
         instance.outside.put(rank, place, packed);
+    }
+
+    /// As [`Outside::put_memory`].
+    fn put_memory(&mut self, instance: &Instance, rank: u32, place: u32, memory: &Arc<Memory>) {
+        instance.outside.put_memory(rank, place, memory);
     }
 
     /// As [`Outside::credit`].
@@ -268,11 +323,11 @@ impl Fired for Elsewhere {
 }
 
 impl Instance {
-    /// A run by a number of workers, before it begins.
+    /// A run, by its number, of a number of workers, before it begins.
     pub fn new(
         graph: &Arc<Description>,
         shape: &Arc<Shape>,
-        workers: usize,
+        (run, workers): (u32, usize),
         outside: Option<Box<dyn Outside>>,
     ) -> Instance {
         let mut slots = 0u32;
@@ -287,6 +342,7 @@ impl Instance {
                 owed: AtomicU32::new(0),
                 readers: AtomicU32::new(branch.consumers.len() as u32),
                 cause: OnceLock::new(),
+                delivery: UnsafeCell::default(),
             }
         });
         let branches: Box<[_]> = branches.collect();
@@ -321,7 +377,11 @@ impl Instance {
                 reader: UnsafeCell::default(),
             }
         });
+        let outside = outside.unwrap_or_else(|| Box::new(Alone));
         let outputs = shape.outputs.iter().map(|output| {
+            let remotes = output.remotes.start as usize..output.remotes.end as usize;
+            let copied = shape.remotes[remotes].iter();
+            let copied = copied.map(|to| outside.most_copied(to.rank)).min();
             let element = &shape.elements[output.element as usize];
             let of = |branch: u32| &branches[branch as usize];
             let consumers = |branch: u32| shape.branches[branch as usize].consumers.clone();
@@ -334,6 +394,7 @@ impl Instance {
                 mask: output.here.map_or(0, |branch| of(branch).mask),
                 consumers: output.here.map_or(0..0, consumers),
                 remote: !output.remotes.is_empty(),
+                most_copied: copied.unwrap_or(usize::MAX),
             }
         });
         let of_output = |output: u32| shape.outputs[output as usize].slots;
@@ -347,9 +408,9 @@ impl Instance {
             asks: Asks::new(branches.len(), shape.remotes.len()),
             told_rules: told_rules.collect(),
             tasks: tasks.collect(),
+            outputs: outputs.collect(),
             links: (0..count).map(|_| Link::new()).collect(),
             edges: edges.collect(),
-            outputs: outputs.collect(),
             branches,
             slots: (0..slots).map(|_| Slot::free()).collect(),
             lines: shape.outputs.iter().map(|_| Waiting::default()).collect(),
@@ -359,10 +420,20 @@ impl Instance {
             failed: AtomicBool::new(false),
             failures: Mutex::default(),
             alone: workers == 1,
-            outside: outside.unwrap_or_else(|| Box::new(Alone)),
+            events: Events::new(outside.waker()),
+            children: Children::default(),
+            run,
+            argument: None,
+            watch: None,
+            outside,
             shape: shape.clone(),
             graph: graph.clone(),
         }
+    }
+
+    /// Whether its tasks run in the exact order of their priorities.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.graph.exact
     }
 
     /// Tasks whose home a worker is.
@@ -375,13 +446,18 @@ impl Instance {
     pub fn has_ended(&self) -> bool {
         // Of two workers that end the last tasks, one at least sees both.
         fence(Ordering::SeqCst);
-        self.retired() == self.tasks.len()
+        self.retired() == self.tasks.len() && self.children.have_ended()
     }
 
     /// Tasks of the rank that have ended.
     pub(crate) fn retired(&self) -> usize {
         let retired = |state: &WorkerState| state.retired.load(Ordering::SeqCst) as usize;
         self.workers.iter().map(retired).sum()
+    }
+
+    /// Tells it from other runs as long as it is there.
+    pub(crate) fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Failures so far, the first one first.
@@ -403,16 +479,44 @@ impl Instance {
         self.tasks[task as usize].word.look()
     }
 
-    /// A task, how it stands, and the edges without messages, for reports.
+    /// A task, how it stands, the edges without messages, and the ports whose messages wait for
+    /// room, for reports.
     pub fn describe(&self, task: u32) -> String {
-        let inputs = self.shape.tasks[task as usize].inputs.clone();
-        let empty = |input: &u32| self.edges[*input as usize].word.messages() == 0;
-        let empty: Vec<String> = inputs
-            .filter(empty)
-            .map(|input| self.shape.name_of_input(input))
-            .collect();
+        let shape = &self.shape.tasks[task as usize];
+        let edge = |input: u32| &self.edges[input as usize].word;
+        let empty = shape
+            .inputs
+            .clone()
+            .filter(|input| edge(*input).messages() == 0);
+        let empty = empty.map(|input| {
+            let ended = match edge(input).is_failed() {
+                true => ", which has failed",
+                false => "",
+            };
+            format!("{}{ended}", self.shape.name_of_input(input))
+        });
+        let empty: Vec<String> = empty.collect();
+        let here = |output: &u32| !self.lines[*output as usize].is_empty();
+        let outputs = &self.shape.families[shape.family as usize].outputs;
+        let name = |output: u32| &outputs[(output - shape.outputs.start) as usize];
+        let mut waits: Vec<String> = Vec::new();
+        for output in shape.outputs.clone() {
+            if here(&output) {
+                waits.push(format!("'{}' for tasks here", name(output)));
+            }
+            for remote in self.shape.outputs[output as usize].remotes.clone() {
+                if !self.remote_lines[remote as usize].is_empty() {
+                    let rank = self.shape.remotes[remote as usize].rank;
+                    waits.push(format!("'{}' for rank {rank}", name(output)));
+                }
+            }
+        }
+        let waits = match waits.is_empty() {
+            true => String::new(),
+            false => format!(", messages wait on {}", waits.join(", ")),
+        };
         format!(
-            "{} of rank {}: {:?}, no message on {}",
+            "{} of rank {}: {:?}, no message on {}{waits}",
             self.shape.name(task),
             self.shape.rank,
             self.standing(task),
@@ -432,6 +536,11 @@ impl Instance {
     #[cold]
     pub(crate) fn wake(&self) {
         self.outside.wake();
+    }
+
+    /// The same at a time when the run may have ended.
+    pub(crate) fn waker(&self) -> WakeWorkers {
+        self.outside.waker()
     }
 
     pub(crate) fn empty_inbox(&self, worker: u32, each: impl FnMut(u32)) {

@@ -9,7 +9,7 @@
 //! | [`placement`] | which rank has which task |
 //! | [`layout`] | edges of common shapes |
 //! | [`rule`] | firing rules |
-//! | [`slot`] | where messages lie |
+//! | [`slot`], [`memory`] | where messages lie |
 //! | [`word`] | who may run a task, and when: the words of tasks and edges |
 //! | [`inbox`], [`mod@line`] | tasks that other threads have fired; messages without room |
 //! | [`failure`] | why a task ended |
@@ -18,12 +18,19 @@
 //! | [`build`] | from a description to a shape, over all ranks |
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
+//! | `watch` | what is seen of each call of a task: times, timelines |
 //! | [`instance`] | a run: what changes while it runs |
-//! | `writing`, `running` | messages on their way to tasks; firings |
+//! | [`event`] | what tasks wait for besides messages |
+//! | [`writing`], `running` | messages on their way to tasks; firings |
+//! | `ready` | tasks that are ready to run |
 //! | [`orphan`] | tasks that can no longer be fired |
 //! | `residual` | what tasks wait for, in words |
 //! | [`worker`] | what a thread does that runs tasks |
+//! | `idle`, [`report`] | idle time of a worker; what a run did |
+//! | [`child`] | graphs that tasks begin |
+//! | `layered`, `svg`, [`picture`] | layout of directed graphs, drawings, pictures of graphs |
 //! | [`graph`] | building a graph on all ranks |
+//! | `traffic` | what goes between ranks |
 //! | [`linked`] | runs over a lane of the engine |
 
 #![allow(
@@ -32,26 +39,37 @@
 )]
 
 pub mod build;
+pub mod child;
 pub mod context;
 pub mod describe;
+pub mod event;
 pub mod failure;
 pub mod firable;
 pub mod graph;
+mod idle;
 pub mod inbox;
 pub mod instance;
+mod layered;
 pub mod layout;
 pub mod line;
 pub mod linked;
+pub mod memory;
 pub mod orphan;
+pub mod picture;
 pub mod placement;
+mod ready;
+pub mod report;
 mod residual;
 pub mod rule;
 mod running;
 pub mod shape;
 pub mod slot;
 pub mod space;
+mod svg;
 mod sync;
 pub mod task;
+mod traffic;
+mod watch;
 pub mod word;
 pub mod worker;
-mod writing;
+pub mod writing;

@@ -1,22 +1,35 @@
-//! Runs of graphs over a lane of the engine: messages between ranks, waiting workers.
+//! Runs over a lane of the engine: messages of edges between ranks, workers, waiting.
 //!
 //! The lane is the graph's own. A task that puts a message for another rank takes the lane's
 //! lock for the message. A worker that polls the lane delivers what comes and queues the tasks
 //! that it fired, once it has left the lock; another thread that polls it leaves them in the
 //! inboxes of their homes. Where there is one worker, all that is done to tasks and messages is
-//! done by its thread: others keep for it what comes.
+//! done by its thread: the lane keeps for it what others poll, but for questions about ends of
+//! tasks, which any thread answers ([`crate::orphan`]).
+//!
+//! One crew of threads may run several runs, of one graph or of several, at once: each thread
+//! is a worker of each of them.
 
+use crate::build::MOST_PLACES;
+use crate::event::WakeWorkers;
 use crate::failure::Failure;
-use crate::graph::{Graph, Report};
+use crate::graph::Graph;
+use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
+use crate::memory::Memory;
 use crate::orphan::ASKED;
-use crate::worker::{Crew, Step, Worker};
+use crate::report::{Report, RunSettings};
+use crate::traffic::EdgeTraffic;
+use crate::watch::{RunTimeline, Times, Watch};
+use crate::worker::{Counts, Crew, Step, Worker};
+use crate::writing::Room;
 use osier_engine::diagnose::page::Operation;
 use osier_engine::diagnose::waits::{Asked, hear, listens};
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
-use osier_engine::progress::edges::{self, EdgeSink, Post, What};
-use osier_engine::progress::no_wait::{Named, Running};
+use osier_engine::progress::edges::{self, EdgeMemory, EdgeRun, EdgeSink, Post, What};
+use osier_engine::progress::lane::Lane;
+use osier_engine::progress::no_wait::{GraphRuns, Named};
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::sync::Arc;
@@ -24,26 +37,85 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 const _: () = assert!(NO_MORE == edges::NO_MORE && ASKED == edges::ASKED);
+const _: () = assert!(MOST_PLACES == edges::MOST_PLACES);
 
-/// Tasks that a worker runs before it polls the graph's lane, and polls before it polls all
-/// lanes.
+/// Tasks that a worker runs before it polls the graph's lane: at most, and for at most about
+/// this long, as long as tasks take what the last ones took.
 const MOST_STEPS: u32 = 16;
+const STEPS_NS: u64 = 2_000;
+/// Polls of that lane before it polls all lanes: at most, and for how long.
 const ROUNDS: u32 = 64;
-/// Most tasks that a worker describes which waits.
+const ROUNDS_NS: u64 = 20_000;
+/// Most tasks of a run that a worker describes which waits.
 const MOST_DESCRIBED: usize = 5;
+
+/// A run that was opened on a lane: its messages are kept from now on.
+pub struct Opened {
+    graph: Graph,
+    core: Arc<Core>,
+    lane: Arc<LaneCell>,
+    run: EdgeRun,
+    /// It has begun, or is given up.
+    taken: bool,
+}
+
+impl Opened {
+    /// Opens the next run of a graph whose lane this is. `None`: too many are open.
+    pub fn new(graph: &Graph, core: &Arc<Core>, lane: &Arc<LaneCell>) -> Option<Opened> {
+        let run = core.with(lane, Lane::open_edges)?;
+        Some(Opened {
+            graph: graph.clone(),
+            core: core.clone(),
+            lane: lane.clone(),
+            run,
+            taken: false,
+        })
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if !self.taken {
+            self.core
+                .with(&self.lane, |lane| lane.abandon_edges(self.run));
+        }
+    }
+}
+
+impl EdgeMemory for Memory {
+    fn bytes(&self) -> &[u8] {
+        Memory::bytes(self)
+    }
+}
 
 /// The other ranks, as a run reaches them.
 struct OverLane {
     core: Arc<Core>,
     lane: Arc<LaneCell>,
-    run: u16,
+    run: EdgeRun,
+    traffic: Arc<EdgeTraffic>,
 }
 
 impl Outside for OverLane {
     fn put(&self, rank: u32, place: u32, packed: &[u8]) {
         let run = self.run;
+        self.core.with(&self.lane, |lane| {
+            self.traffic.send(rank, packed.len());
+            lane.post_edge(run, rank, place, packed);
+        });
+    }
+
+    fn put_memory(&self, rank: u32, place: u32, memory: &Arc<Memory>) {
+        let (run, memory): (_, Arc<dyn EdgeMemory>) = (self.run, memory.clone());
+        self.core.with(&self.lane, |lane| {
+            self.traffic.send(rank, memory.bytes().len());
+            lane.post_edge_memory(run, rank, place, &memory);
+        });
+    }
+
+    fn most_copied(&self, rank: u32) -> usize {
         self.core
-            .with(&self.lane, |lane| lane.post_edge(run, rank, place, packed));
+            .with(&self.lane, |lane| lane.most_copied_of_edges(rank))
     }
 
     fn credit(&self, rank: u32, place: u32, messages: u32) {
@@ -69,34 +141,67 @@ impl Outside for OverLane {
     fn wake(&self) {
         self.core.wake_waiting();
     }
+
+    fn waker(&self) -> WakeWorkers {
+        let core = Arc::downgrade(&self.core);
+        Arc::new(move || {
+            if let Some(core) = core.upgrade() {
+                core.wake_waiting();
+            }
+        })
+    }
 }
 
 thread_local! {
-    /// The run whose worker this thread is while it polls the lane: the address of its
-    /// instance, or 0; and the tasks that it has fired meanwhile.
+    /// The crew whose worker this thread is while it polls a lane, or 0, and the tasks that it
+    /// has fired meanwhile, with their run's place in the crew.
     static POLLS: Cell<usize> = const { Cell::new(0) };
-    static FIRED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
+    static FIRED: RefCell<Vec<(u32, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-fn is_polled_by_worker(instance: &Instance) -> bool {
-    POLLS.get() == std::ptr::from_ref(instance).addr()
+/// Which run of which crew this is.
+#[derive(Clone, Copy)]
+struct Membership {
+    crew: usize,
+    at: u32,
+}
+
+impl Membership {
+    #[inline]
+    fn is_polled_by_worker(self) -> bool {
+        POLLS.get() == self.crew
+    }
 }
 
 /// A thread that handles messages under the lane's lock: what it is to send waits until the
 /// lane can post it.
-#[derive(Default)]
-struct Delivering(Vec<Post>);
+struct Delivering {
+    member: Membership,
+    /// A task of the worker that polls was fired.
+    fired: bool,
+    posts: Vec<Post>,
+    traffic: Arc<EdgeTraffic>,
+}
 
 impl Fired for Delivering {
     fn fired(&mut self, instance: &Instance, task: u32) {
-        match is_polled_by_worker(instance) {
-            true => FIRED.with_borrow_mut(|fired| fired.push(task)),
+        match self.member.is_polled_by_worker() {
+            true => {
+                self.fired = true;
+                FIRED.with_borrow_mut(|fired| fired.push((self.member.at, task)));
+            }
             false => instance.send_home(task),
         }
     }
 
-    fn put(&mut self, _: &Instance, rank: u32, place: u32, packed: &[u8]) {
-        self.post(rank, place, What::Elements(packed.to_vec()));
+    fn put(&mut self, instance: &Instance, rank: u32, place: u32, packed: &[u8]) {
+        let memory = Arc::new(Memory::from(packed.to_vec()));
+        self.put_memory(instance, rank, place, &memory);
+    }
+
+    fn put_memory(&mut self, _: &Instance, rank: u32, place: u32, memory: &Arc<Memory>) {
+        self.traffic.send(rank, memory.bytes().len());
+        self.post(rank, place, What::Elements(memory.clone()));
     }
 
     fn credit(&mut self, _: &Instance, rank: u32, place: u32, messages: u32) {
@@ -114,288 +219,493 @@ impl Fired for Delivering {
 
 impl Delivering {
     fn post(&mut self, peer: u32, place: u32, what: What) {
-        self.0.push(Post { peer, place, what });
+        self.posts.push(Post { peer, place, what });
     }
-}
-
-/// What a thread that may not touch the run has left its worker.
-enum Left {
-    Message(Post),
-    Gone {
-        peer: u32,
-        how: String,
-        orderly: bool,
-    },
 }
 
 /// The run as its lane knows it.
 struct Sink {
     instance: Arc<Instance>,
-    core: Arc<Core>,
     delivering: Delivering,
-    /// In the order in which it came.
-    left: Vec<Left>,
-}
-
-impl Sink {
-    /// Whether this thread may touch the run.
-    #[inline]
-    fn may_touch(&self) -> bool {
-        // A worker has settled what was left before it polls, under the same lock.
-        !self.instance.alone || is_polled_by_worker(&self.instance)
-    }
-
-    #[cold]
-    fn leave(&mut self, left: Left) -> bool {
-        self.left.push(left);
-        self.core.wake_waiting();
-        true
-    }
-
-    fn take(&mut self, left: &Left) -> bool {
-        match left {
-            Left::Gone { peer, how, orderly } => {
-                self.instance
-                    .lose(*peer, how, *orderly, &mut self.delivering);
-                true
-            }
-            Left::Message(Post { peer, place, what }) => {
-                let (instance, delivering) = (&self.instance, &mut self.delivering);
-                match what {
-                    What::Elements(packed) => instance.deliver(*peer, *place, packed, delivering),
-                    What::Credit(messages) => instance.credit(*peer, *place, *messages, delivering),
-                    What::Failed(why) => instance.fail_from(*peer, *place, why, delivering),
-                    What::Ended => instance.ended_from(*peer, *place, delivering),
-                }
-            }
-        }
-    }
 }
 
 impl EdgeSink for Sink {
-    fn take_posts(&mut self) -> Vec<Post> {
-        std::mem::take(&mut self.delivering.0)
-    }
-
-    fn settle(&mut self) -> u64 {
-        let mut malformed = 0;
-        for left in std::mem::take(&mut self.left) {
-            malformed += u64::from(!self.take(&left));
-        }
-        malformed
-    }
-
     #[inline]
-    fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.deliver(peer, place, packed, delivering);
-        }
-        let what = What::Elements(packed.to_vec());
-        self.leave(Left::Message(Post { peer, place, what }))
+    fn may_touch(&self) -> bool {
+        !self.instance.alone || self.delivering.member.is_polled_by_worker()
     }
 
-    fn credit(&mut self, peer: u32, place: u32, messages: u32) -> bool {
-        // Any thread may note a question; the worker may be in a task for long.
-        if self.may_touch() || messages == ASKED {
-            let delivering = &mut self.delivering;
-            return self.instance.credit(peer, place, messages, delivering);
-        }
-        let what = What::Credit(messages);
-        self.leave(Left::Message(Post { peer, place, what }))
+    fn take_posts(&mut self) -> Vec<Post> {
+        std::mem::take(&mut self.delivering.posts)
+    }
+
+    fn has_fired(&mut self) -> bool {
+        std::mem::take(&mut self.delivering.fired)
     }
 
     fn has_branch(&self, peer: u32, place: u32) -> bool {
         self.instance.branch_from(peer, place).is_some()
     }
 
-    fn failed(&mut self, peer: u32, place: u32, why: &str) -> bool {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.fail_from(peer, place, why, delivering);
+    #[inline]
+    fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool {
+        self.delivering.traffic.receive(peer, packed.len());
+        self.instance
+            .deliver(peer, place, packed, &mut self.delivering)
+    }
+
+    fn room(&mut self, peer: u32, place: u32, bytes: usize) -> Option<*mut u8> {
+        match self.instance.begin_delivery(peer, place, bytes) {
+            Room::At(room) => {
+                self.delivering.traffic.receive(peer, bytes);
+                Some(room)
+            }
+            Room::Malformed => None,
+            Room::None => {
+                let why = format!("no memory for a message of {bytes} bytes from rank {peer}");
+                self.failed(peer, place, &why);
+                None
+            }
         }
-        let what = What::Failed(why.into());
-        self.leave(Left::Message(Post { peer, place, what }))
+    }
+
+    fn arrived(&mut self, peer: u32, place: u32) {
+        // SAFETY: the lane says so of a message that filled its room.
+        unsafe {
+            self.instance
+                .end_delivery(peer, place, &mut self.delivering);
+        }
+    }
+
+    fn credit(&mut self, peer: u32, place: u32, messages: u32) -> bool {
+        self.instance
+            .credit(peer, place, messages, &mut self.delivering)
+    }
+
+    fn failed(&mut self, peer: u32, place: u32, why: &str) -> bool {
+        self.instance
+            .fail_from(peer, place, why, &mut self.delivering)
     }
 
     fn ended(&mut self, peer: u32, place: u32) -> bool {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.ended_from(peer, place, delivering);
-        }
-        let what = What::Ended;
-        self.leave(Left::Message(Post { peer, place, what }))
+        self.instance.ended_from(peer, place, &mut self.delivering)
     }
 
     fn gone(&mut self, peer: u32, how: &str, orderly: bool) {
-        if self.may_touch() {
-            let delivering = &mut self.delivering;
-            return self.instance.lose(peer, how, orderly, delivering);
-        }
-        let how = how.into();
-        self.leave(Left::Gone { peer, how, orderly });
+        self.instance.lose(peer, how, orderly, &mut self.delivering);
     }
 }
 
-/// Runs a graph on this rank, by a number of workers, of which this thread is one. The other
-/// ranks of the lane do the same, each when it comes to it; `run` counts the runs of the graph, the
-/// same on all ranks, from 1.
+/// A run while its crew is at it.
+struct Running {
+    opened: Opened,
+    instance: Arc<Instance>,
+    crew: Crew,
+    traffic: Arc<EdgeTraffic>,
+}
+
+/// A thread of a crew: a worker of each of its runs.
+struct Thread<'a> {
+    runs: &'a [Running],
+    workers: Vec<Worker>,
+    crew: usize,
+    /// Runs them.
+    site: &'static Location<'static>,
+    /// Tasks that it runs before it polls.
+    steps: u32,
+    /// Polls since it polled all lanes, and when it last ran tasks before that.
+    rounds: u32,
+    polled: Instant,
+    /// When it last ran tasks, and whether that was in its last turn.
+    ran: Instant,
+    was_busy: bool,
+}
+
+/// Runs what was opened on this rank, all of it at once, by a number of threads, of which this
+/// is one. The other ranks do the same, each when it comes to it.
 ///
-/// # Errors
-/// A task of this rank failed, or needed one that did: the first that did here.
+/// Of each run: what it did, or why a task of this rank failed, or needed one that did: the
+/// first that did here.
 #[track_caller]
-pub fn run(
-    graph: &Graph,
-    core: &Arc<Core>,
-    lane: &Arc<LaneCell>,
-    run: u16,
-    workers: usize,
-) -> Result<Report, Arc<Failure>> {
+pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Arc<Failure>>> {
     let (since, site) = (Instant::now(), Location::caller());
-    let over_lane = OverLane {
-        core: core.clone(),
-        lane: lane.clone(),
-        run,
+    let Some(core) = opened.first().map(|opened| opened.core.clone()) else {
+        return Vec::new();
     };
-    let instance = Arc::new(graph.instance(workers, Some(Box::new(over_lane))));
-    let sink = Sink {
-        instance: instance.clone(),
-        core: core.clone(),
-        delivering: Delivering::default(),
-        left: Vec::new(),
-    };
-    core.with(lane, |lane| lane.begin_edges(run, Box::new(sink)));
-    let (crew, mut workers) = Crew::new(&instance);
-    let _running = Running::begin(core);
+    let threads = settings.workers.max(1);
+    let tended = core.tend();
+    let of_graphs = GraphRuns::begin(&core);
+    // Its address names the crew as long as it is there.
+    let name = Box::new(0u8);
+    let crew = std::ptr::from_ref(&*name).addr();
+    let mut workers: Vec<Vec<Worker>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut runs = Vec::new();
+    for (at, opened) in opened.into_iter().enumerate() {
+        let member = Membership {
+            crew,
+            at: at as u32,
+        };
+        let (running, of_run) = begin(opened, settings, member);
+        for (thread, worker) in workers.iter_mut().zip(of_run) {
+            thread.push(worker);
+        }
+        runs.push(running);
+    }
+    let mut crew: Vec<Thread<'_>> = workers
+        .into_iter()
+        .map(|workers| Thread {
+            runs: &runs,
+            workers,
+            crew,
+            site,
+            steps: MOST_STEPS,
+            rounds: 0,
+            polled: since,
+            ran: since,
+            was_busy: false,
+        })
+        .collect();
     std::thread::scope(|scope| {
-        if let Some((own, others)) = workers.split_last_mut() {
+        if let Some((own, others)) = crew.split_last_mut() {
             for other in others {
-                scope.spawn(|| work((core, lane, site), &instance, &crew, other));
+                scope.spawn(|| other.work(&core));
             }
-            work((core, lane, site), &instance, &crew, own);
+            own.work(&core);
         }
     });
+    let counts = |at: usize| {
+        crew.iter()
+            .map(|thread| thread.workers[at].counts)
+            .collect()
+    };
+    let counts: Vec<_> = (0..runs.len()).map(counts).collect();
+    drop((crew, tended, of_graphs));
+    runs.into_iter()
+        .zip(counts)
+        .map(|(running, workers)| end(running, workers, since))
+        .collect()
+}
+
+fn begin(mut opened: Opened, settings: &RunSettings, member: Membership) -> (Running, Vec<Worker>) {
+    opened.taken = true;
+    let threads = settings.workers.max(1);
+    let shape = opened.graph.shape().clone();
+    let traffic = EdgeTraffic::new(shape.ranks);
+    let over_lane = OverLane {
+        core: opened.core.clone(),
+        lane: opened.lane.clone(),
+        run: opened.run,
+        traffic: traffic.clone(),
+    };
+    let number = opened.run.number();
+    let mut instance = opened
+        .graph
+        .instance(number, threads, Some(Box::new(over_lane)));
+    let timeline = opened.core.with(&opened.lane, |lane| {
+        let trace = lane.recorded()?;
+        Some(RunTimeline::new(
+            &shape,
+            opened.graph.names(),
+            trace,
+            number,
+        ))
+    });
+    let times = settings
+        .times
+        .then(|| Times::new(shape.tasks.len(), threads));
+    instance.watch = Watch::new(times, timeline).map(Box::new);
+    let instance = Arc::new(instance);
+    let sink = Sink {
+        instance: instance.clone(),
+        delivering: Delivering {
+            member,
+            fired: false,
+            posts: Vec::new(),
+            traffic: traffic.clone(),
+        },
+    };
+    let begin = |lane: &mut Lane| lane.begin_edges(opened.run, Box::new(sink));
+    opened.core.with(&opened.lane, begin);
+    let (crew, workers) = Crew::new(&instance);
+    let running = Running {
+        opened,
+        instance,
+        crew,
+        traffic,
+    };
+    (running, workers)
+}
+
+/// All tasks of a run have ended.
+#[track_caller]
+fn end(running: Running, workers: Vec<Counts>, since: Instant) -> Result<Report, Arc<Failure>> {
+    let Opened {
+        core, lane, run, ..
+    } = &running.opened;
     // What the last tasks sent leaves before this rank turns to something else.
-    core.wait_on(lane, |lane| (!lane.unfinished_sends()).then_some(()));
+    core.wait_on(lane, |lane| lane.edges_have_left(*run).then_some(()));
+    let instance = &running.instance;
     let sink = core.with(lane, |lane| {
-        let sink = lane.end_edges();
+        let sink = lane.end_edges(*run);
         for (rank, place) in instance.take_questions() {
-            lane.post_edge_ended(run, rank, place);
+            lane.post_edge_ended(*run, rank, place);
         }
         sink
     });
     drop(sink);
-    match instance.failures().into_iter().next() {
-        Some(failure) => Err(failure),
-        None => Ok(Report {
-            tasks: graph.shape().tasks.len(),
-            took: since.elapsed(),
-            workers: workers.iter().map(|worker| worker.counts).collect(),
-        }),
+    if let Some(failure) = instance.failures().into_iter().next() {
+        return Err(failure);
     }
+    let times = instance.watch.as_ref().and_then(|watch| watch.times());
+    let workers = workers.into_iter().enumerate();
+    let workers = workers.map(|(number, counts)| Counts {
+        in_tasks_ns: times.map(|times| times.of_worker_ns(number)),
+        ..counts
+    });
+    Ok(Report {
+        rank: instance.shape.rank,
+        tasks: instance.shape.tasks.len(),
+        took: since.elapsed(),
+        workers: workers.collect(),
+        peers: running.traffic.peers(),
+        times_ns: times.map(Times::of_tasks_ns),
+    })
 }
 
-/// Runs tasks and handles messages until all tasks of the rank have ended.
-fn work(
-    (core, lane, site): (&Core, &LaneCell, &'static Location<'static>),
-    instance: &Arc<Instance>,
-    crew: &Crew,
-    worker: &mut Worker,
-) {
-    let named = instance.clone();
-    let _named = Named::by(move |task| {
-        let shape = named.shape();
-        format!("{} of rank {}", shape.name(task), shape.rank)
-    });
-    let instance: &Instance = instance;
-    let this = std::ptr::from_ref(instance).addr();
-    let steps = |worker: &mut Worker| {
-        let mut any = false;
-        for _ in 0..MOST_STEPS {
-            if worker.step(instance, crew) == Step::Idle {
-                break;
+impl Thread<'_> {
+    /// Runs tasks: how many.
+    #[inline]
+    fn run_some(&mut self) -> u32 {
+        let mut ran = 0u32;
+        for (running, worker) in self.runs.iter().zip(&mut self.workers) {
+            worker.take_events(&running.instance, &running.crew);
+            for _ in 0..self.steps {
+                if worker.step(&running.instance, &running.crew) == Step::Idle {
+                    break;
+                }
+                ran += 1;
             }
-            any = true;
         }
-        any
-    };
-    let poll = |worker: &mut Worker| {
+        ran
+    }
+
+    /// Handles messages: whether there were any. What they fired is queued.
+    #[inline]
+    fn poll(&mut self, core: &Core) -> bool {
         let mut any = false;
-        if let Some(mut guard) = lane.try_lock() {
-            let before = POLLS.replace(this);
-            any |= guard.progress_for_graph();
-            POLLS.set(before);
-            core.after(&mut guard);
-            drop(guard);
-            FIRED.with_borrow_mut(|fired| {
-                fired
-                    .drain(..)
-                    .for_each(|task| worker.accept(instance, task));
-            });
+        for (at, running) in self.runs.iter().enumerate() {
+            let lane = &running.opened.lane;
+            let same = |before: &Running| Arc::ptr_eq(&before.opened.lane, lane);
+            if at > 0 && self.runs[..at].iter().any(same) {
+                continue;
+            }
+            if let Some(mut guard) = lane.try_lock() {
+                let before = POLLS.replace(self.crew);
+                any |= guard.progress_for_graph();
+                POLLS.set(before);
+                core.after(&mut guard);
+                drop(guard);
+                self.take_fired();
+            }
         }
         any
-    };
-    let spins = core.spin_polls();
-    let mut idle_ns = 0;
-    loop {
-        let (mut round, mut idle) = (0u32, 0);
-        while idle < spins {
-            idle = if steps(worker) | poll(worker) {
-                0
-            } else {
-                idle + 1
-            };
-            round = round.wrapping_add(1);
-            if round.is_multiple_of(ROUNDS) {
-                core.progress_all();
-                if instance.has_ended() {
+    }
+
+    /// Runs tasks, and handles messages: whether there were any.
+    #[inline]
+    fn turn(&mut self, core: &Core) -> bool {
+        let ran = self.run_some();
+        self.rounds += 1;
+        if ran > 0 {
+            self.measure(ran);
+        } else {
+            self.was_busy = false;
+        }
+        let mut any = self.poll(core) || ran > 0;
+        if self.rounds >= ROUNDS {
+            self.rounds = 0;
+            self.polled = self.ran;
+            any |= core.progress_tended();
+        }
+        any
+    }
+
+    /// Tasks have run: how many the next turn runs, and whether all lanes are polled in this one.
+    fn measure(&mut self, ran: u32) {
+        let now = Instant::now();
+        if self.was_busy {
+            let each_ns = (now - self.ran).as_nanos() as u64 / u64::from(ran);
+            self.steps = (STEPS_NS / each_ns.max(1)).clamp(1, MOST_STEPS.into()) as u32;
+        }
+        (self.was_busy, self.ran) = (true, now);
+        if (now - self.polled).as_nanos() as u64 >= ROUNDS_NS {
+            self.rounds = ROUNDS;
+        }
+    }
+
+    fn has_task(&self) -> bool {
+        let mut all = self.runs.iter().zip(&self.workers);
+        all.any(|(run, worker)| worker.has_task(&run.instance, &run.crew))
+    }
+
+    /// While it lives, calls that are refused name the tasks of these runs.
+    fn named(&self) -> Named {
+        let runs: Vec<_> = self.runs.iter().map(|run| run.instance.clone()).collect();
+        Named::by(move |task, key| {
+            let run = runs.iter().find(|run| run.key() == key)?;
+            Some(format!(
+                "{} of rank {}",
+                run.shape.name(task),
+                run.shape.rank
+            ))
+        })
+    }
+
+    /// Looks for tasks that can no longer be fired.
+    #[cold]
+    fn look_for_ended(&mut self) {
+        for (run, worker) in self.runs.iter().zip(&mut self.workers) {
+            worker.look_for_ended(&run.instance, &run.crew);
+        }
+    }
+
+    /// Tells what the tasks at home with it wait for: it has waited for long.
+    #[cold]
+    fn describe(&self, core: &Core) {
+        for (run, worker) in self.runs.iter().zip(&self.workers) {
+            let tasks = worker.home(&run.instance);
+            for residual in run.instance.residuals(tasks, MOST_DESCRIBED) {
+                let (peer, context) = core.with(&run.opened.lane, |lane| {
+                    let peer = residual.peer.map(|peer| lane.in_world(peer));
+                    (peer, lane.context())
+                });
+                let operation = match residual.by_events {
+                    true => Operation::Other,
+                    false => Operation::Task,
+                };
+                hear(Asked {
+                    peer,
+                    context,
+                    what: Some(residual.text),
+                    ..Asked::of(operation)
+                });
+            }
+        }
+    }
+
+    /// Messages of other ranks so far.
+    fn arrived(&self) -> u64 {
+        self.runs.iter().map(|run| run.traffic.arrived()).sum()
+    }
+
+    #[inline]
+    fn take_fired(&mut self) {
+        FIRED.with_borrow_mut(|fired| {
+            for (at, task) in fired.drain(..) {
+                let instance = &self.runs[at as usize].instance;
+                self.workers[at as usize].accept(instance, task);
+            }
+        });
+    }
+
+    fn have_ended(&self) -> bool {
+        self.runs.iter().all(|run| run.instance.has_ended())
+    }
+
+    /// Runs tasks and handles messages until all tasks of the rank have ended.
+    fn work(&mut self, core: &Core) {
+        let _named = self.named();
+        let number = self.workers.first().map_or(0, Worker::number);
+        let trace = core.trace.as_ref();
+        let _track = trace.and_then(|trace| trace.track(format!("worker {number}")));
+        let began = Instant::now();
+        let spins = core.spin_polls();
+        let mut idle = Idle::default();
+        loop {
+            let (mut polls, mut arrived) = (0, 0);
+            let mut timed_since = None;
+            while polls < spins {
+                if self.turn(core) {
+                    if polls > 0 {
+                        let has_message = self.arrived() > arrived;
+                        idle.add(Wait {
+                            polls,
+                            ns: 0,
+                            has_message,
+                        });
+                        polls = 0;
+                    }
+                } else {
+                    polls += 1;
+                    match polls {
+                        1 => arrived = self.arrived(),
+                        UNTIMED_POLLS => timed_since = Some(Instant::now()),
+                        _ => {}
+                    }
+                }
+                if self.rounds == 0 && self.have_ended() {
                     break;
                 }
             }
-        }
-        // Yields and sleeps, with all lanes in view, until there is something to do. No task runs
-        // meanwhile: reports take this thread for one that waits.
-        let since = Instant::now();
-        crew.without_work.fetch_add(1, Ordering::Relaxed);
-        let ended = core.wait_for_tasks(site, || {
-            if instance.has_ended() {
-                return Some(true);
+            // Yields and sleeps, with all lanes in view, until there is something to do.
+            let since = Instant::now();
+            if let Some(timed_since) = timed_since.filter(|_| polls > UNTIMED_POLLS) {
+                let took = since.duration_since(timed_since).as_nanos() as u64;
+                idle.measured(polls - UNTIMED_POLLS, took);
             }
-            if poll(worker) || worker.has_work(instance, crew) {
-                return Some(false);
-            }
-            if listens() {
-                worker.look_for_ended(instance, crew);
-                if worker.has_work(instance, crew) {
+            self.seek(1);
+            // Tasks run outside of it, so that their time is not idle, and reports take this
+            // thread for one that waits.
+            let ended = core.wait_for_tasks(self.site, || {
+                if self.have_ended() {
+                    return Some(true);
+                }
+                if self.poll(core) || self.has_task() {
                     return Some(false);
                 }
-                describe(core, lane, instance, worker);
+                if listens() {
+                    self.look_for_ended();
+                    if self.has_task() {
+                        return Some(false);
+                    }
+                    self.describe(core);
+                }
+                None
+            });
+            self.seek(1u32.wrapping_neg());
+            idle.add(Wait {
+                polls,
+                ns: since.elapsed().as_nanos() as u64,
+                has_message: polls > 0 && self.arrived() > arrived,
+            });
+            if ended {
+                return self.leave(core, began, idle);
             }
-            None
-        });
-        crew.without_work.fetch_sub(1, Ordering::Relaxed);
-        idle_ns += since.elapsed().as_nanos() as u64;
-        if ended {
-            worker.counts.idle_ns = idle_ns;
-            // Other workers may sleep.
-            return core.wake_waiting();
         }
     }
-}
 
-/// Tells what the tasks of a worker wait for, which has waited for long.
-#[cold]
-fn describe(core: &Core, lane: &LaneCell, instance: &Instance, worker: &Worker) {
-    for residual in instance.residuals(worker.home(instance), MOST_DESCRIBED) {
-        let (peer, context) = core.with(lane, |lane| {
-            let peer = residual.peer.map(|peer| lane.in_world(peer));
-            (peer, lane.context())
-        });
-        hear(Asked {
-            peer,
-            context,
-            what: Some(residual.text),
-            ..Asked::of(Operation::Task)
-        });
+    /// All tasks have ended.
+    fn leave(&mut self, core: &Core, began: Instant, mut idle: Idle) {
+        let took_ns = began.elapsed().as_nanos() as u64;
+        if idle.lacks_measure() {
+            let since = Instant::now();
+            (0..UNTIMED_POLLS).for_each(|_| {
+                self.turn(core);
+            });
+            idle.measured(UNTIMED_POLLS, since.elapsed().as_nanos() as u64);
+        }
+        for worker in &mut self.workers {
+            worker.counts.took_ns = took_ns;
+            (worker.counts.idle_ns, worker.counts.awaiting_ns) = idle.total_ns();
+        }
+        // Other workers may sleep.
+        core.wake_waiting();
+    }
+
+    /// Tells the others that this thread looks for work, or has found some.
+    fn seek(&self, more: u32) {
+        for run in self.runs {
+            run.crew.without_work.fetch_add(more, Ordering::Relaxed);
+        }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Residual {
     pub peer: Option<u32>,
     /// The task, its rule, and what it lacks; or how the rank stands.
     pub text: String,
+    /// Signals may end the wait, which anything may raise.
+    pub by_events: bool,
 }
 
 /// What a task lacks.
@@ -61,6 +63,8 @@ enum Lack {
     Message(u32),
     /// The same, and none will come.
     Ended(u32),
+    /// A signal of an event.
+    Event(u32),
     /// Room, for messages of a branch to this rank.
     Room { output: u32, branch: u32 },
     /// Credit of a rank.
@@ -73,20 +77,33 @@ impl Instance {
     pub(crate) fn residuals(&self, tasks: Range<u32>, most: usize) -> Vec<Residual> {
         let end = tasks.end.min(tasks.start.saturating_add(MOST_LOOKED_AT));
         let waiting: Vec<u32> = (tasks.start..end).filter(|t| self.waits(*t)).collect();
+        let has_events = self.shape.families.iter().any(|f| f.events.contains(&true));
+        // Those that are not looked at may wait for one.
+        let mut any_by_events = has_events && end < tasks.end;
         let mut described: Vec<Residual> = Vec::new();
         for first in [false, true] {
             for task in &waiting {
                 let lacks = self.lacks_of(*task);
+                let by_events = lacks.iter().any(|lack| matches!(lack, Lack::Event(_)));
+                any_by_events |= by_events;
                 let peer = self.peer_of(&lacks);
                 let here = peer.is_none_or(|peer| peer as usize == self.shape.rank);
                 if here == first && described.len() < most {
                     let text = self.text_of(*task, &lacks);
-                    described.push(Residual { peer, text });
+                    described.push(Residual {
+                        peer,
+                        text,
+                        by_events,
+                    });
                 }
             }
         }
-        let text = self.summary(&waiting);
-        described.insert(0, Residual { peer: None, text });
+        let summary = Residual {
+            peer: None,
+            text: self.summary(&waiting),
+            by_events: any_by_events,
+        };
+        described.insert(0, summary);
         described
     }
 
@@ -114,7 +131,10 @@ impl Instance {
         for input in shape.inputs.clone() {
             let word = &self.edges[input as usize].word;
             if word.lacks().is_some() {
-                lacks.push(Lack::Message(input));
+                lacks.push(match self.shape.is_event(input) {
+                    true => Lack::Event(input),
+                    false => Lack::Message(input),
+                });
             } else if word.is_failed() {
                 lacks.push(Lack::Ended(input));
             }
@@ -141,7 +161,7 @@ impl Instance {
         let own = self.shape.rank as u32;
         let ranks = lacks.iter().filter_map(|lack| match lack {
             Lack::Message(input) => Some(self.rank_of(*input)),
-            Lack::Ended(_) => None,
+            Lack::Ended(_) | Lack::Event(_) => None,
             Lack::Room { .. } => Some(own),
             Lack::Credit { rank, .. } => Some(*rank),
         });
@@ -194,6 +214,12 @@ impl Instance {
             Lack::Ended(input) => {
                 let edge = self.shape.name_of_input(input);
                 format!("none will come on {edge}, whose producer has ended")
+            }
+            Lack::Event(input) => {
+                let port = self.shape.inputs[input as usize].port as usize;
+                let family = self.shape.tasks[self.edges[input as usize].task as usize].family;
+                let (name, _) = &self.shape.families[family as usize].inputs[port];
+                format!("waits for event '{name}'")
             }
             Lack::Room { output, branch } => {
                 let reader = self.slowest(branch);
@@ -274,7 +300,8 @@ impl Instance {
     /// A waiting task here without which this one cannot go on.
     fn needs(&self, task: u32) -> Option<u32> {
         let lacks = self.lacks_of(task);
-        let messages = lacks.iter().filter(|lack| matches!(lack, Lack::Message(_)));
+        let is_message = |lack: &&Lack| matches!(lack, Lack::Message(_) | Lack::Event(_));
+        let messages = lacks.iter().filter(is_message);
         // Any of several may be enough for a rule that is asked.
         let one_of = self.standing(task) == Standing::Asking && messages.count() > 1;
         let next = |lack: &Lack| match *lack {

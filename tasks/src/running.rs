@@ -6,6 +6,7 @@ use crate::instance::{Body, Fired, Instance, NO_MORE};
 use crate::rule::{Arrived, Rule};
 use crate::shape::Source;
 use crate::task::{Fire, Next, Task, TaskError};
+use crate::watch::{Call, Code};
 use osier_engine::progress::no_wait;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,6 +14,9 @@ use std::sync::atomic::Ordering;
 
 /// A worker, as a firing needs it.
 pub(crate) trait Runs: Fired {
+    /// Its number.
+    fn index(&self) -> u32;
+
     /// A task has ended.
     fn retired(&mut self, instance: &Instance);
 }
@@ -153,6 +157,10 @@ impl Instance {
         let word = &self.tasks[task as usize].word;
         if body.ending.get() || !body.rule().is_conjunction() {
             if lines > 0 {
+                if body.ending.get() {
+                    // It waits for room alone: what comes for it is not counted any more.
+                    self.disarm(task, body);
+                }
                 body.blocked.set(true);
                 if word.wait_for(lines, self.alone) {
                     worker.fired(self, task);
@@ -286,7 +294,7 @@ impl Instance {
         let body = unsafe { self.tasks[task as usize].body() };
         let family = &self.graph.families[shape.family as usize];
         let make = || family.make.as_ref().map(|make| make(&self.shape.at(task)));
-        no_wait::enter(task);
+        no_wait::enter(task, self.key());
         let made = catch_unwind(AssertUnwindSafe(make));
         no_wait::leave();
         match made {
@@ -296,7 +304,7 @@ impl Instance {
                 return self.fail(task, body, cause, worker);
             }
         }
-        if let Some(next) = self.call(task, body, worker, |task, cx| task.init(cx)) {
+        if let Some(next) = self.call(task, body, worker, Code::Init, |task, cx| task.init(cx)) {
             self.settle(task, body, next, worker);
         }
     }
@@ -331,7 +339,9 @@ impl Instance {
         } else if !body.armed.get() || !body.rule().is_conjunction() {
             self.offer(task, body);
         }
-        let called = self.call(task, body, worker, |task, cx| task.execute(cx));
+        let called = self.call(task, body, worker, Code::Execute, |task, cx| {
+            task.execute(cx)
+        });
         body.firing.set(body.firing.get() + 1);
         if let Some(next) = called {
             self.consume(task, body, worker);
@@ -343,7 +353,7 @@ impl Instance {
     fn inject(&self, task: u32, body: &Body, worker: &mut impl Runs) -> Option<Fire> {
         loop {
             self.offer(task, body);
-            let fire = self.call(task, body, worker, |task, cx| task.inject(cx))?;
+            let fire = self.call(task, body, worker, Code::Inject, |task, cx| task.inject(cx))?;
             self.consume(task, body, worker);
             for input in self.shape.tasks[task as usize].inputs.clone() {
                 // SAFETY: this thread owns the task (invariant 1 of `instance`).
@@ -369,12 +379,23 @@ impl Instance {
         task: u32,
         body: &Body,
         worker: &mut impl Runs,
+        which: Code,
         code: impl FnOnce(&mut dyn Task, &mut Context<'_>) -> Result<R, TaskError>,
     ) -> Option<R> {
         let mut user = body.task.take()?;
-        let mut cx = Context::new(self, task, body.firing.get(), worker);
-        no_wait::enter(task);
-        let ended = catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
+        let call = Call {
+            task,
+            code: which,
+            firing: body.firing.get(),
+            worker: worker.index(),
+        };
+        let mut cx = Context::new(self, task, call.firing, worker);
+        let code = || catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
+        no_wait::enter(task, self.key());
+        let ended = match &self.watch {
+            None => code(),
+            Some(watch) => watch.call(&self.shape, |input| self.offered(input), call, code),
+        };
         no_wait::leave();
         body.lines.set(body.lines.get() | cx.has_lines());
         body.task.set(Some(user));
@@ -440,7 +461,7 @@ impl Instance {
         self.tasks[task as usize].word.end();
         self.answer_for(task, worker);
         // The user's `Drop`: a panic there ends there, the hook has reported it.
-        no_wait::enter(task);
+        no_wait::enter(task, self.key());
         let _ = catch_unwind(AssertUnwindSafe(|| drop(user)));
         no_wait::leave();
         worker.retired(self);

@@ -102,6 +102,30 @@ impl Slot {
         }
     }
 
+    /// As [`Slot::room`], of a message as long as another rank says. `None`: there is no
+    /// memory for it.
+    ///
+    /// # Safety
+    /// As [`Slot::room`].
+    pub unsafe fn try_room(&self, element: &Element, len: usize) -> Option<*mut u8> {
+        let layout = Layout::from_size_align(element.bytes.checked_mul(len)?, element.align);
+        let layout = layout.ok()?;
+        // SAFETY: invariant 5: the caller's contract: nobody else is here.
+        let (contents, _) = unsafe { self.contents_mut() };
+        if contents.capacity < len && layout.size() > 0 {
+            // SAFETY: invariants 3 and 5: the caller's contract.
+            unsafe { contents.free(element) };
+            // SAFETY: invariant 5: the layout is not empty.
+            let heap = unsafe { alloc(layout) };
+            if heap.is_null() {
+                return None;
+            }
+            (contents.heap, contents.capacity) = (heap, len);
+        }
+        // SAFETY: invariant 5: the caller's contract.
+        Some(unsafe { self.room(element, len) })
+    }
+
     /// As [`Slot::room`] of a message that lies in the slot; `None`: it does not fit there.
     ///
     /// # Safety

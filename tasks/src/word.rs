@@ -130,9 +130,9 @@ impl TaskWord {
         }
     }
 
-    /// The owner has ended it.
+    /// The owner has ended it. What arrives late subtracts from the bias.
     pub fn end(&self) {
-        self.0.store(ENDED, Ordering::Release);
+        self.0.store(ENDED | BIAS, Ordering::Release);
     }
 
     /// Whether it has ended, is owned, and how many edges it lacks; for reports.

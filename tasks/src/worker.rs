@@ -8,66 +8,17 @@
 //! # Invariants
 //! 1. A task is in one queue, inbox or hand at most; who has it owns it ([`crate::word`]).
 
+use crate::child::{ChildRun, Children};
 use crate::instance::{Fired, Instance};
+use crate::ready::{BANDS, LAST, Ready, Shared};
 use crate::running::Runs;
-use crossbeam_deque::{Steal, Stealer, Worker as Queue};
-use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Bands of priorities: above 0, 0, below 0. Within one the oldest task runs first.
-const BANDS: usize = 3;
-/// Tasks of this band run when nothing else is there, of this rank.
-const LAST: usize = BANDS - 1;
-
-/// Tasks that a worker is to run, by band: where nobody steals, a queue of one thread.
-enum Ready {
-    Alone([VecDeque<u32>; BANDS]),
-    Shared([Queue<u32>; BANDS]),
-}
-
-impl Ready {
-    fn new(alone: bool) -> Self {
-        match alone {
-            true => Ready::Alone(Default::default()),
-            false => Ready::Shared(std::array::from_fn(|_| Queue::new_fifo())),
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, band: usize, task: u32) {
-        match self {
-            Ready::Alone(queues) => queues[band].push_back(task),
-            Ready::Shared(queues) => queues[band].push(task),
-        }
-    }
-
-    #[inline]
-    fn pop(&mut self, bands: Range<usize>) -> Option<u32> {
-        match self {
-            Ready::Alone(queues) => queues[bands].iter_mut().find_map(VecDeque::pop_front),
-            Ready::Shared(queues) => queues[bands].iter().find_map(Queue::pop),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Ready::Alone(queues) => queues.iter().map(VecDeque::len).sum(),
-            Ready::Shared(queues) => queues.iter().map(Queue::len).sum(),
-        }
-    }
-
-    fn stealers(&self) -> Option<[Stealer<u32>; BANDS]> {
-        match self {
-            Ready::Alone(_) => None,
-            Ready::Shared(queues) => Some(std::array::from_fn(|band| queues[band].stealer())),
-        }
-    }
-}
 
 /// What the workers of an instance share.
 pub struct Crew {
-    stealers: Vec<[Stealer<u32>; BANDS]>,
+    shared: Shared,
     /// Workers that look for work, or sleep.
     pub(crate) without_work: AtomicU32,
 }
@@ -81,8 +32,24 @@ pub struct Counts {
     pub stolen: u64,
     /// Tasks that it ended.
     pub ended: u64,
-    /// Time in which it yielded and slept for want of work, in ns.
+    /// From its first task until all tasks of the rank had ended, in ns.
+    pub took_ns: u64,
+    /// Of that, time in which it found neither a task nor a message, in ns: polls that found
+    /// nothing, counted, times what one takes, and yields and sleep, measured.
     pub idle_ns: u64,
+    /// Of `idle_ns`, waits in which a message of another rank came. How much of one the
+    /// message was on its way is not known here: it may have been sent late.
+    pub awaiting_ns: u64,
+    /// Time in calls of tasks, in ns, if it was asked for
+    /// ([`RunSettings::times`](crate::report::RunSettings::times)).
+    pub in_tasks_ns: Option<u64>,
+}
+
+impl Counts {
+    /// Time with work, in ns: tasks, and what the runtime did for them and for messages.
+    pub fn busy_ns(&self) -> u64 {
+        self.took_ns.saturating_sub(self.idle_ns)
+    }
 }
 
 /// Most tasks that are looked at for orphans at a time.
@@ -91,7 +58,7 @@ const MOST_LOOKED_AT: u32 = 1 << 16;
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It began or ran a task.
+    /// It began or ran a task, or took note of events.
     Ran,
     /// There was none.
     Idle,
@@ -109,27 +76,40 @@ pub struct Worker {
     taken: Vec<u32>,
     /// How many of its own tasks it has looked at, when it last looked for orphans.
     looked_at: u32,
+    /// Its workers of child graphs that have not ended, how many were begun when it took them,
+    /// which had the last turn, and whose turn it is: theirs or its own tasks'.
+    children: Vec<(Arc<ChildRun>, Worker)>,
+    adopted: u32,
+    next_child: usize,
+    turn: u32,
     pub counts: Counts,
 }
 
 impl Crew {
     /// The workers of an instance.
     pub fn new(instance: &Instance) -> (Crew, Vec<Worker>) {
-        let count = instance.workers.len() as u32;
-        let workers: Vec<Worker> = (0..count)
-            .map(|index| Worker {
+        let count = instance.workers.len();
+        let (queues, shared) = Ready::of(count, instance.is_exact());
+        let count = count as u32;
+        let workers = queues
+            .into_iter()
+            .zip(0..count)
+            .map(|(ready, index)| Worker {
                 index,
-                ready: Ready::new(instance.alone),
+                ready,
                 to_begin: instance.at_home(index),
                 taken: Vec::new(),
                 looked_at: 0,
+                children: Vec::new(),
+                adopted: 0,
+                next_child: 0,
+                turn: 0,
                 victims: (1..count).map(|step| (index + step) % count).collect(),
                 counts: Counts::default(),
-            })
-            .collect();
-        let stealers = workers.iter().filter_map(|worker| worker.ready.stealers());
+            });
+        let workers = workers.collect();
         let crew = Crew {
-            stealers: stealers.collect(),
+            shared,
             without_work: AtomicU32::new(0),
         };
         (crew, workers)
@@ -145,7 +125,8 @@ struct AtWork<'a> {
 impl Fired for AtWork<'_> {
     #[inline]
     fn fired(&mut self, instance: &Instance, task: u32) {
-        if instance.tasks[task as usize].home != self.worker.index {
+        let home = instance.tasks[task as usize].home;
+        if home != self.worker.index && !matches!(self.worker.ready, Ready::Exact(_)) {
             return instance.send_home(task);
         }
         self.worker.queue(instance, task);
@@ -157,6 +138,10 @@ impl Fired for AtWork<'_> {
 }
 
 impl Runs for AtWork<'_> {
+    fn index(&self) -> u32 {
+        self.worker.index
+    }
+
     fn retired(&mut self, instance: &Instance) {
         self.worker.counts.ended += 1;
         let state = &instance.workers[self.worker.index as usize];
@@ -167,20 +152,90 @@ impl Runs for AtWork<'_> {
 }
 
 impl Worker {
-    /// Begins or runs one task, if there is one.
+    /// Begins or runs one task, if there is one; of child graphs by turns with its own.
     #[inline]
     pub fn step(&mut self, instance: &Instance, crew: &Crew) -> Step {
+        let children = !self.children.is_empty() || instance.children.begun() != self.adopted;
+        if children {
+            self.turn = self.turn.wrapping_add(1);
+            if self.turn.is_multiple_of(2) && self.step_child(&instance.children) == Step::Ran {
+                return Step::Ran;
+            }
+        }
+        let step = self.step_own(instance, crew);
+        match step {
+            Step::Idle if children => self.step_child(&instance.children),
+            step => step,
+        }
+    }
+
+    #[inline]
+    fn step_own(&mut self, instance: &Instance, crew: &Crew) -> Step {
         let mut at_work = AtWork { worker: self, crew };
         if let Some(task) = at_work.worker.to_begin.next() {
             instance.begin(task, &mut at_work);
             return Step::Ran;
         }
         let Some(task) = at_work.worker.next(instance, crew) else {
-            return Step::Idle;
+            // Tasks that wait for events come last: the others have something to do.
+            return match instance.events.settle(instance, &mut at_work) {
+                true => Step::Ran,
+                false => Step::Idle,
+            };
         };
         at_work.worker.counts.firings += 1;
         instance.run(task, &mut at_work);
         Step::Ran
+    }
+
+    /// Does one thing for a child graph, by turns.
+    #[cold]
+    fn step_child(&mut self, children: &Children) -> Step {
+        let begun = children.begun();
+        if begun != self.adopted {
+            self.adopted = begun;
+            children.adopt(self.index, &mut self.children);
+        }
+        let mut idle = 0;
+        while idle < self.children.len() {
+            self.next_child = (self.next_child + 1) % self.children.len();
+            let (child, worker) = &mut self.children[self.next_child];
+            match child.step(worker, children) {
+                Some(Step::Ran) => return Step::Ran,
+                Some(Step::Idle) => idle += 1,
+                None => {
+                    // Its end has fired a task.
+                    self.children.swap_remove(self.next_child);
+                    return Step::Ran;
+                }
+            }
+        }
+        Step::Idle
+    }
+
+    /// Fires the tasks whose events have happened. True: there were any.
+    #[inline]
+    pub(crate) fn take_events(&mut self, instance: &Instance, crew: &Crew) -> bool {
+        let mut at_work = AtWork { worker: self, crew };
+        instance.events.settle(instance, &mut at_work)
+    }
+
+    /// Its number among those of the rank.
+    pub fn number(&self) -> u32 {
+        self.index
+    }
+
+    /// Whether there may be a task to begin or to run. Another worker may take it first.
+    pub(crate) fn has_task(&self, instance: &Instance, crew: &Crew) -> bool {
+        let has_inbox = |worker: u32| !instance.workers[worker as usize].inbox.is_empty();
+        let has_queue = |victim: u32| !crew.shared.is_empty(victim);
+        !self.to_begin.is_empty()
+            || !self.children.is_empty()
+            || instance.children.begun() != self.adopted
+            || instance.events.are_raised()
+            || self.ready.len() > 0
+            || has_inbox(self.index)
+            || self.victims.iter().any(|v| has_queue(*v) || has_inbox(*v))
     }
 
     /// Queues a task that this worker's thread has fired outside a step, or sends it home.
@@ -189,18 +244,6 @@ impl Worker {
             true => self.queue(instance, task),
             false => instance.send_home(task),
         }
-    }
-
-    /// Whether there is a task for it, which is then queued here.
-    pub(crate) fn has_work(&mut self, instance: &Instance, crew: &Crew) -> bool {
-        if !instance.workers[self.index as usize].inbox.is_empty() {
-            self.take_inbox(instance, self.index);
-        }
-        if !self.to_begin.is_empty() || self.ready.len() > 0 {
-            return true;
-        }
-        let task = self.next_of_others(instance, crew);
-        task.inspect(|task| self.queue(instance, *task)).is_some()
     }
 
     /// Looks for orphans among its own tasks, as many as keep it no longer than a few
@@ -225,12 +268,7 @@ impl Worker {
         let priority = instance.tasks[task as usize]
             .priority
             .load(Ordering::Relaxed);
-        let band = match priority {
-            1.. => 0,
-            0 => 1,
-            _ => LAST,
-        };
-        self.ready.push(band, task);
+        self.ready.push(priority, task);
     }
 
     #[inline]
@@ -245,6 +283,9 @@ impl Worker {
     }
 
     fn next_of_others(&mut self, instance: &Instance, crew: &Crew) -> Option<u32> {
+        if self.victims.is_empty() {
+            return self.ready.pop(LAST..BANDS);
+        }
         self.steal(instance, crew, 0..LAST)
             .or_else(|| self.ready.pop(LAST..BANDS))
             .or_else(|| self.steal(instance, crew, LAST..BANDS))
@@ -268,17 +309,9 @@ impl Worker {
     fn steal(&mut self, instance: &Instance, crew: &Crew, bands: Range<usize>) -> Option<u32> {
         for at in 0..self.victims.len() {
             let victim = self.victims[at];
-            for band in bands.clone() {
-                loop {
-                    match crew.stealers[victim as usize][band].steal() {
-                        Steal::Success(task) => {
-                            self.counts.stolen += 1;
-                            return Some(task);
-                        }
-                        Steal::Empty => break,
-                        Steal::Retry => {}
-                    }
-                }
+            if let Some(task) = crew.shared.steal(victim, bands.clone()) {
+                self.counts.stolen += 1;
+                return Some(task);
             }
         }
         self.take_inboxes(instance)

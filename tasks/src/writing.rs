@@ -1,16 +1,27 @@
 //! Messages on their way to tasks: `put`, lines of those without room, other ranks.
 
-use crate::describe::Element;
 use crate::failure::{Cause, Failure};
 use crate::instance::{DROPPED, Fired, Instance, NO_MORE, Waiting};
+use crate::memory::Memory;
 use crate::orphan::ASKED;
 use crate::shape::Source;
 use crate::slot::Slot;
+use crate::sync::add;
 use crate::word::Meaning;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Where a message on its way is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    At(*mut u8),
+    /// There is no memory for it.
+    None,
+    /// It is malformed.
+    Malformed,
+}
 
 /// Where messages of a line go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,16 +48,70 @@ impl Instance {
         fired: &mut (impl Fired + ?Sized),
     ) {
         let state = &self.outputs[output as usize];
+        self.has_put(output, len * state.bytes);
         if state.remote {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
             unsafe { self.put_outside(output, from, len, lines, fired) };
+        }
+        if state.branch.is_some() {
+            // SAFETY: invariant 4 of `instance`: the caller's contract.
+            unsafe { self.put_here(output, from, len, lines, fired) };
+        }
+    }
+
+    #[inline]
+    fn has_put(&self, output: u32, bytes: usize) {
+        if let Some(watch) = &self.watch {
+            watch.put(&self.shape, output, bytes);
+        }
+    }
+
+    /// As [`Instance::put`], of elements without gaps that `pack` writes where it is told.
+    pub(crate) fn put_packed(
+        &self,
+        output: u32,
+        len: usize,
+        pack: &dyn Fn(*mut u8),
+        lines: &Cell<bool>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        let state = &self.outputs[output as usize];
+        let whole = || Arc::new(Memory::filled(len * state.bytes, pack));
+        self.has_put(output, len * state.bytes);
+        if state.remote {
+            self.put_memory(output, &whole(), lines, fired);
         }
         let Some(branch) = state.branch else {
             return;
         };
         let Some((slot, number)) = self.place_here(output, branch) else {
+            return self.enqueue(Destination::Here(output), whole(), lines, fired);
+        };
+        // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
+        pack(unsafe { slot.room(self.element(branch), len) });
+        self.publish(branch, slot, number, state.consumers.clone(), fired);
+    }
+
+    /// Puts a message on the branch here of an output port.
+    ///
+    /// # Safety
+    /// As [`Instance::put`].
+    #[inline]
+    unsafe fn put_here(
+        &self,
+        output: u32,
+        from: *const u8,
+        len: usize,
+        lines: &Cell<bool>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        let state = &self.outputs[output as usize];
+        let Some(branch) = state.branch else {
+            return;
+        };
+        let Some((slot, number)) = self.place_here(output, branch) else {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
-            let message = Arc::new(unsafe { packed(self.element(branch), from, len) });
+            let message = Arc::new(unsafe { Memory::packed(self.element(branch), from, len) });
             return self.enqueue(Destination::Here(output), message, lines, fired);
         };
         // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
@@ -60,8 +125,8 @@ impl Instance {
         self.publish(branch, slot, number, state.consumers.clone(), fired);
     }
 
-    /// As [`Instance::put`], of a vector whose memory goes with the message, where no other
-    /// rank needs it, and there is room. True: it went.
+    /// As [`Instance::put`], of a vector whose memory goes with the message, where that is
+    /// short of a copy. True: it went.
     ///
     /// # Safety
     /// `from`, `len` and `capacity` are of a vector of the port's type, which the caller
@@ -69,24 +134,53 @@ impl Instance {
     pub(crate) unsafe fn give(
         &self,
         output: u32,
-        from: *mut u8,
-        len: usize,
-        capacity: usize,
+        (from, len, capacity): (*mut u8, usize, usize),
+        lines: &Cell<bool>,
         fired: &mut (impl Fired + ?Sized),
     ) -> bool {
+        let state = &self.outputs[output as usize];
         let shape = &self.shape.outputs[output as usize];
-        let Some(branch) = shape.here.filter(|_| shape.remotes.is_empty()) else {
+        let element = &self.shape.elements[shape.element as usize];
+        if state.remote {
+            if !element.dense || len * state.bytes <= state.most_copied {
+                return false;
+            }
+            self.has_put(output, len * state.bytes);
+            if state.branch.is_some() {
+                // SAFETY: invariant 4 of `instance`: the caller's contract.
+                unsafe { self.put_here(output, from, len, lines, fired) };
+            }
+            // SAFETY: invariant 4 of `instance`: the caller's contract.
+            let memory = Arc::new(unsafe { Memory::given(element, from, len, capacity) });
+            self.put_memory(output, &memory, lines, fired);
+            return true;
+        }
+        let Some(branch) = shape.here else {
             return false;
         };
         let Some((slot, number)) = self.place_here(output, branch) else {
             return false;
         };
-        let element = &self.shape.elements[shape.element as usize];
+        self.has_put(output, len * state.bytes);
         // SAFETY: invariants 2 and 4 of `instance`: the slot is free, this thread its writer.
         unsafe { slot.give(element, from, len, capacity) };
-        let consumers = self.outputs[output as usize].consumers.clone();
-        self.publish(branch, slot, number, consumers, fired);
+        self.publish(branch, slot, number, state.consumers.clone(), fired);
         true
+    }
+
+    /// Puts an empty message on an event port, unless as many as it has slots are unread. By
+    /// who holds the signals that were raised, its writer.
+    pub(crate) fn put_event(&self, output: u32, fired: &mut (impl Fired + ?Sized)) {
+        let state = &self.outputs[output as usize];
+        let Some(branch) = state.branch else {
+            return;
+        };
+        if let Some((slot, number)) = self.place_here(output, branch) {
+            // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
+            unsafe { slot.short_room(state.most_short, 0) };
+            self.has_put(output, 0);
+            self.publish(branch, slot, number, state.consumers.clone(), fired);
+        }
     }
 
     /// The slot of the next message of an output port for this rank, if it is free and
@@ -170,37 +264,68 @@ impl Instance {
     ) {
         let shape = &self.shape.outputs[output as usize];
         let element = &self.shape.elements[shape.element as usize];
-        let kept;
-        let bytes: &[u8] = if element.dense {
-            // SAFETY: invariant 4 of `instance`: the caller's contract: elements without gaps.
-            unsafe { std::slice::from_raw_parts(from, len * element.bytes) }
-        } else {
+        let state = &self.outputs[output as usize];
+        if !element.dense || len * state.bytes > state.most_copied {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
-            kept = unsafe { packed(element, from, len) };
-            &kept
-        };
+            let memory = Arc::new(unsafe { Memory::packed(element, from, len) });
+            return self.put_memory(output, &memory, lines, fired);
+        }
+        // SAFETY: invariant 4 of `instance`: the caller's contract: elements without gaps.
+        let bytes = unsafe { std::slice::from_raw_parts(from, len * element.bytes) };
         for remote in shape.remotes.clone() {
-            let line = &self.remote_lines[remote as usize];
-            let credits = &self.credits[remote as usize];
-            if line.is_empty() && credits.load(Ordering::SeqCst) > 0 {
-                self.send(remote, bytes, fired);
+            if self.may_leave(remote) {
+                if self.use_credit(remote) {
+                    let to = self.shape.remotes[remote as usize];
+                    fired.put(self, to.rank, to.place, bytes);
+                }
             } else {
-                let message = Arc::new(bytes.to_vec());
+                let message = Arc::new(Memory::from(bytes.to_vec()));
                 self.enqueue(Destination::Rank(remote), message, lines, fired);
             }
         }
     }
 
-    /// Sends a message for which there is credit. By the branch's writer.
-    fn send(&self, remote: u32, packed: &[u8], fired: &mut (impl Fired + ?Sized)) {
-        let before = self.credits[remote as usize].fetch_sub(1, Ordering::SeqCst);
-        if before > DROPPED / 2 {
-            // Nobody reads there any more.
-            self.credits[remote as usize].fetch_add(1, Ordering::SeqCst);
-            return;
+    /// Puts a message on the branches to other ranks, as it lies.
+    fn put_memory(
+        &self,
+        output: u32,
+        memory: &Arc<Memory>,
+        lines: &Cell<bool>,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        for remote in self.shape.outputs[output as usize].remotes.clone() {
+            match self.may_leave(remote) {
+                true => self.send(remote, memory, fired),
+                false => self.enqueue(Destination::Rank(remote), memory.clone(), lines, fired),
+            }
         }
-        let to = self.shape.remotes[remote as usize];
-        fired.put(self, to.rank, to.place, packed);
+    }
+
+    /// Whether the next message of a branch to another rank may leave at once.
+    #[inline]
+    fn may_leave(&self, remote: u32) -> bool {
+        let credits = &self.credits[remote as usize];
+        self.remote_lines[remote as usize].is_empty() && credits.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sends a message for which there is credit. By the branch's writer.
+    fn send(&self, remote: u32, memory: &Arc<Memory>, fired: &mut (impl Fired + ?Sized)) {
+        if self.use_credit(remote) {
+            let to = self.shape.remotes[remote as usize];
+            fired.put_memory(self, to.rank, to.place, memory);
+        }
+    }
+
+    /// Uses credit that is there. False: nobody reads there any more.
+    #[inline]
+    fn use_credit(&self, remote: u32) -> bool {
+        let credits = &self.credits[remote as usize];
+        let before = add(credits, 1u32.wrapping_neg(), self.alone, Ordering::SeqCst);
+        let wanted = before <= DROPPED / 2;
+        if !wanted {
+            add(credits, 1, self.alone, Ordering::SeqCst);
+        }
+        wanted
     }
 
     // Lines.
@@ -217,7 +342,7 @@ impl Instance {
     fn enqueue(
         &self,
         to: Destination,
-        message: Arc<Vec<u8>>,
+        message: Arc<Memory>,
         lines: &Cell<bool>,
         fired: &mut (impl Fired + ?Sized),
     ) {
@@ -247,7 +372,7 @@ impl Instance {
     fn send_waiting(
         &self,
         to: Destination,
-        message: &[u8],
+        message: &Arc<Memory>,
         fired: &mut (impl Fired + ?Sized),
     ) -> bool {
         match to {
@@ -261,7 +386,7 @@ impl Instance {
                 }
                 // SAFETY: invariant 2 of `instance`: the slot is free, and this thread the
                 // writer of its branch.
-                unsafe { self.write_packed(branch, number, message) };
+                unsafe { self.write_packed(branch, number, message.bytes()) };
                 self.publish_branch(branch, number, fired);
             }
             Destination::Rank(remote) => {
@@ -301,9 +426,23 @@ impl Instance {
     /// The slot is free, and the caller its writer; the bytes are whole elements.
     unsafe fn write_packed(&self, branch: u32, number: u32, packed: &[u8]) {
         let element = self.element(branch);
+        if element.dense && packed.len() == element.bytes {
+            // SAFETY: invariant 4 of `instance`: the caller's contract: room for one element.
+            unsafe {
+                let to = self.slot(branch, number).room(element, 1);
+                std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len());
+            }
+            return;
+        }
         let len = packed.len() / element.layout.size().max(1);
         // SAFETY: invariant 4 of `instance`: the caller's contract.
         let to = unsafe { self.slot(branch, number).room(element, len) };
+        if element.dense {
+            // SAFETY: invariant 4 of `instance`: there is room for the elements, whose bytes
+            // these are.
+            unsafe { std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len()) };
+            return;
+        }
         // SAFETY: invariant 4 of `instance`: there is room for the elements, whose packed bytes
         // these are.
         unsafe {
@@ -347,7 +486,16 @@ impl Instance {
     ) {
         let state = &self.branches[branch as usize];
         let mut read = 0;
-        loop {
+        while self.alone {
+            // As below, by the one thread that is there.
+            let tail = state.tail.load(Ordering::Relaxed);
+            if tail == state.next.load(Ordering::Relaxed) || !self.slot(branch, tail).is_free() {
+                break;
+            }
+            state.tail.store(tail.wrapping_add(1), Ordering::Relaxed);
+            read += 1;
+        }
+        while !self.alone {
             let tail = state.tail.load(Ordering::SeqCst);
             let written = state.next.load(Ordering::Acquire);
             if tail == written || !self.slot(branch, tail).is_free() {
@@ -365,7 +513,7 @@ impl Instance {
         }
         // One for half of the slots: their writer has the other half meanwhile.
         let half = self.shape.branches[branch as usize].slots.div_ceil(2);
-        let owed = state.owed.fetch_add(read, Ordering::AcqRel) + read;
+        let owed = add(&state.owed, read, self.alone, Ordering::AcqRel) + read;
         if owed >= half {
             let owed = state.owed.swap(0, Ordering::AcqRel);
             if owed > 0 {
@@ -419,6 +567,58 @@ impl Instance {
         unsafe { self.write_packed(branch, number, packed) };
         self.publish_branch(branch, number, fired);
         true
+    }
+
+    /// A message of another rank is on its way, as long as this. By the thread that handles the
+    /// rank's messages, which tells when it is there, and nothing of the branch before.
+    #[must_use]
+    pub fn begin_delivery(&self, rank: u32, place: u32, bytes: usize) -> Room {
+        let Some(branch) = self.branch_from(rank, place) else {
+            return Room::Malformed;
+        };
+        let element = self.element(branch);
+        let size = element.layout.size();
+        let number = self.branches[branch as usize].next.load(Ordering::Relaxed);
+        if size == 0 || !bytes.is_multiple_of(size) || !self.slot(branch, number).is_free() {
+            return Room::Malformed;
+        }
+        let state = &self.branches[branch as usize];
+        // SAFETY: invariant 2 of `instance`: this thread is the branch's writer.
+        let delivery = unsafe { state.delivery() };
+        (delivery.bytes, delivery.packed) = (bytes, Vec::new());
+        if !element.dense {
+            if delivery.packed.try_reserve_exact(bytes).is_err() {
+                return Room::None;
+            }
+            return Room::At(delivery.packed.as_mut_ptr());
+        }
+        // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
+        match unsafe { self.slot(branch, number).try_room(element, bytes / size) } {
+            Some(room) => Room::At(room),
+            None => Room::None,
+        }
+    }
+
+    /// The message that was on its way is in its room. As [`Instance::begin_delivery`].
+    ///
+    /// # Safety
+    /// All of its bytes have been written.
+    pub unsafe fn end_delivery(&self, rank: u32, place: u32, fired: &mut (impl Fired + ?Sized)) {
+        let Some(branch) = self.branch_from(rank, place) else {
+            return;
+        };
+        let state = &self.branches[branch as usize];
+        let number = state.next.load(Ordering::Relaxed);
+        if !self.element(branch).dense {
+            // SAFETY: invariant 2 of `instance`: this thread is the branch's writer.
+            let delivery = unsafe { state.delivery() };
+            let mut packed = std::mem::take(&mut delivery.packed);
+            // SAFETY: invariant 4 of `instance`: the caller's contract.
+            unsafe { packed.set_len(delivery.bytes) };
+            // SAFETY: invariant 2 of `instance`: the slot is free; whole elements.
+            unsafe { self.write_packed(branch, number, &packed) };
+        }
+        self.publish_branch(branch, number, fired);
     }
 
     pub(crate) fn branch_from(&self, rank: u32, place: u32) -> Option<u32> {
@@ -546,16 +746,4 @@ impl Instance {
             self.tell(edge.task, meaning, fired);
         }
     }
-}
-
-/// The packed form of a message.
-///
-/// # Safety
-/// `from` is valid for reads of `len` elements.
-unsafe fn packed(element: &Element, from: *const u8, len: usize) -> Vec<u8> {
-    let mut packed = vec![0u8; len * element.layout.size()];
-    let (range, to) = (0..packed.len(), packed.as_mut_ptr());
-    // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for the packed elements.
-    unsafe { element.layout.pack_raw(from, len, range, to) };
-    packed
 }

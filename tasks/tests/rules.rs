@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Job, Random, build, on_threads};
+use osier_tasks::child::{Child, LocalGraph};
 use osier_tasks::context::Context;
-use osier_tasks::describe::{Description, Out};
+use osier_tasks::describe::{Description, Event, Out};
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, OneRank};
 use osier_tasks::instance::{Elsewhere, NO_MORE, Outside};
@@ -13,6 +14,7 @@ use osier_tasks::placement::Placement;
 use osier_tasks::rule::Rule;
 use osier_tasks::space::Space;
 use osier_tasks::task::{Fire, Next, Task, TaskError};
+use osier_tasks::writing::Room;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -401,21 +403,26 @@ fn a_failure_ends_what_depends_on_it_and_nothing_else() {
 
 #[test]
 fn higher_priorities_run_first_and_negative_ones_last() {
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let mut graph = Description::new();
-    let tasks = graph.family("task", &[6], Placement::Block);
-    graph.priority(tasks, |[i]: [usize; 1]| [0, -1, 5, 0, -1, 5][i]);
-    let ordered = order.clone();
-    graph.tasks(tasks, move |[i]: [usize; 1]| {
-        let order = ordered.clone();
-        move |_: &mut Context<'_>| {
-            order.lock().expect("no panic").push(i);
-            Ok(Next::Done)
+    for (exact, expected) in [(false, [2, 5, 0, 3, 1, 4]), (true, [5, 2, 0, 3, 4, 1])] {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut graph = Description::new();
+        if exact {
+            graph.exact_priorities();
         }
-    });
-    let graph = Graph::build(graph, &mut OneRank).expect("a graph");
-    on_threads(&graph, 1);
-    assert_eq!(*order.lock().expect("no panic"), [2, 5, 0, 3, 1, 4]);
+        let tasks = graph.family("task", &[6], Placement::Block);
+        graph.priority(tasks, |[i]: [usize; 1]| [0, -2, 5, 0, -1, 7][i]);
+        let ordered = order.clone();
+        graph.tasks(tasks, move |[i]: [usize; 1]| {
+            let order = ordered.clone();
+            move |_: &mut Context<'_>| {
+                order.lock().expect("no panic").push(i);
+                Ok(Next::Done)
+            }
+        });
+        let graph = Graph::build(graph, &mut OneRank).expect("a graph");
+        on_threads(&graph, 1);
+        assert_eq!(*order.lock().expect("no panic"), expected);
+    }
 }
 
 #[test]
@@ -565,23 +572,104 @@ fn malformed_messages_are_refused() {
         .collect::<Result<Vec<_>, _>>();
     let graphs = graphs.expect("a graph");
     // Rank 0 has producer 0 and the sink, rank 1 producer 1.
-    let instance = graphs[0].instance(1, Some(Box::new(Silent)));
+    let instance = graphs[0].instance(1, 1, Some(Box::new(Silent)));
     let deliver = |rank, place, bytes: &[u8]| instance.deliver(rank, place, bytes, &mut Elsewhere);
     for (rank, place, bytes) in [(1, 1, 8), (1, u32::MAX, 8), (0, 0, 8), (7, 0, 8), (1, 0, 7)] {
         assert!(!deliver(rank, place, &[0; 20][..bytes]), "{rank} {place}");
     }
+    let begin = |rank, place, bytes| instance.begin_delivery(rank, place, bytes);
+    for (rank, place, bytes) in [(1, 1, 8), (0, 0, 8), (7, 0, 8), (1, 0, 7)] {
+        assert_eq!(begin(rank, place, bytes), Room::Malformed, "{rank} {place}");
+    }
+    assert_eq!(begin(1, 0, usize::MAX / 16 * 8), Room::None);
     assert!(deliver(1, 0, &[0; 16]) && deliver(1, 0, &[]));
+    assert_eq!(begin(1, 0, 8), Room::Malformed, "beyond the slots");
     assert!(!deliver(1, 0, &[0; 8]), "beyond the slots");
     assert!(
         !instance.credit(1, 0, 1, &mut Elsewhere),
         "nothing leads there"
     );
     assert!(!instance.fail_from(1, 9, "why", &mut Elsewhere));
-    let producer = graphs[1].instance(1, Some(Box::new(Silent)));
+    let producer = graphs[1].instance(1, 1, Some(Box::new(Silent)));
     assert!(
         !producer.credit(0, 0, 1, &mut Elsewhere),
         "all credit is there"
     );
     assert!(!producer.credit(0, 1, 1, &mut Elsewhere));
     assert!(producer.credit(0, 0, NO_MORE, &mut Elsewhere));
+}
+
+/// A tree of child graphs: each task begins a graph of tasks that do the same, down to the leaves.
+struct Branching {
+    depth: u32,
+    leaves: Arc<AtomicU64>,
+    ended: Event,
+    children: Vec<Child>,
+}
+
+impl Task for Branching {
+    fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        if self.depth == 0 {
+            self.leaves.fetch_add(1, Ordering::Relaxed);
+            let fails = cx.argument::<bool>() == Some(&true);
+            return match fails {
+                true => Err("a leaf".into()),
+                false => Ok(Next::Done),
+            };
+        }
+        let graph = LocalGraph::build(branching(2, self.depth - 1, &self.leaves))?;
+        for child in 0..2 {
+            let fails = self.depth == 1 && child == 1;
+            let begun = cx.begin(&graph, Arc::new(fails), self.ended);
+            self.children.push(begun);
+        }
+        Ok(Next::Wait)
+    }
+
+    fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+        if !self.children.iter().all(Child::has_ended) {
+            return Ok(Next::Wait);
+        }
+        let failed = self
+            .children
+            .iter()
+            .filter(|child| child.failure().is_some());
+        // Those with a leaf that fails do not fail themselves.
+        assert_eq!(failed.count(), usize::from(self.depth == 1));
+        Ok(Next::Done)
+    }
+}
+
+fn branching(tasks: usize, depth: u32, leaves: &Arc<AtomicU64>) -> Description {
+    let mut graph = Description::new();
+    let family = graph.family("branching", &[tasks], Placement::Block);
+    let (ended, leaves) = (graph.event(family, "ended"), leaves.clone());
+    graph.tasks(family, move |[_]: [usize; 1]| Branching {
+        depth,
+        leaves: leaves.clone(),
+        ended,
+        children: Vec::new(),
+    });
+    graph
+}
+
+#[test]
+fn child_graphs_end_and_tell_the_tasks_that_began_them() {
+    for workers in 1..=3 {
+        for seed in 0..20 {
+            let leaves = Arc::default();
+            let graphs: Vec<Graph> = build(2, || branching(3, 3, &leaves))
+                .into_iter()
+                .map(|graph| graph.expect("a graph"))
+                .collect();
+            let mut job = Job::new(&graphs, workers);
+            assert!(job.run(&mut Random(seed)), "{:?}", job.standing());
+            // Each task begins two graphs of two tasks.
+            assert_eq!(leaves.load(Ordering::Relaxed), 3 * 4 * 4 * 4);
+        }
+        let leaves = Arc::default();
+        let graph = Graph::build(branching(3, 3, &leaves), &mut OneRank).expect("a graph");
+        on_threads(&graph, workers);
+        assert_eq!(leaves.load(Ordering::Relaxed), 3 * 4 * 4 * 4);
+    }
 }

@@ -110,6 +110,85 @@ fn a_run_that_has_ended_answers_too() {
     });
 }
 
+/// The sink's rank asks while the source computes, so that the answer follows the source's
+/// long message at once; it counts after it nevertheless.
+#[test]
+fn an_end_does_not_overtake_a_long_message() {
+    const ELEMENTS: usize = 1 << 20;
+    on_all(2, |comm| {
+        let mut graph = Description::new();
+        let from = graph.family("source", &[1], Placement::Block);
+        let to = graph.family("sink", &[1], Placement::Function(Arc::new(|_| 1)));
+        let (out, into) = (graph.output::<u64>(from, "out"), graph.input(to, "in"));
+        graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+        graph.tasks(from, move |[_]: [usize; 1]| {
+            move |cx: &mut Context<'_>| {
+                let start = std::time::Instant::now();
+                while start.elapsed().as_millis() < 500 {
+                    std::hint::spin_loop();
+                }
+                cx.give(out, vec![7; ELEMENTS]);
+                Ok(Next::Done)
+            }
+        });
+        let seen = Arc::new(Mutex::new(0));
+        let sees = seen.clone();
+        graph.tasks(to, move |[_]: [usize; 1]| {
+            let sees = sees.clone();
+            move |cx: &mut Context<'_>| {
+                let message = cx.get(into).expect("it is fired by a message");
+                assert!(message.iter().all(|element| *element == 7));
+                *sees.lock().expect("no panic") += message.len();
+                Ok(Next::Wait)
+            }
+        });
+        let graph = Graph::build(&comm, graph).expect("a graph");
+        for workers in [1, 2] {
+            let ended = graph.run_by(workers);
+            if comm.rank() == 0 {
+                ended.expect("it needs nothing");
+            } else {
+                let parts = [
+                    "task sink[0] of rank 1 can no longer",
+                    "source[0] of rank 0 has ended",
+                ];
+                fails(ended, ErrorKind::Task, &parts);
+                assert_eq!(*seen.lock().expect("no panic"), workers * ELEMENTS);
+            }
+        }
+    });
+}
+
+/// Runs of two graphs by the same threads: calls that wait name the task of the right one, and
+/// what is left behind in one keeps nobody.
+#[test]
+fn runs_together_have_their_own_tasks_and_ends() {
+    on_shm(2, |comm| {
+        let behind = left_behind(&comm, 2, Rule::All);
+        let mut other = Description::new();
+        let tasks = other.family("other", &[2], Placement::Block);
+        let own = comm.clone();
+        other.tasks(tasks, move |[at]: [usize; 1]| {
+            let own = own.clone();
+            move |_: &mut Context<'_>| {
+                let task = format!("barrier in task other[{at}] of rank {at}");
+                fails(own.barrier(), ErrorKind::Task, &[&task]);
+                Ok(Next::Done)
+            }
+        });
+        let other = Graph::build(&comm, other).expect("a graph");
+        let runs = [&behind, &other].map(|graph| graph.open().expect("a run"));
+        let settings = osier::task::RunSettings {
+            workers: 2,
+            ..Default::default()
+        };
+        let mut ended = osier::task::run_together(runs.into(), &settings);
+        ended.pop().expect("two").expect("no failure");
+        let parts = ["sink[0] of rank 1 can no longer be fired"];
+        fails(ended.pop().expect("two"), ErrorKind::Task, &parts);
+    });
+}
+
 /// Runs one task on each rank, and nothing else.
 fn alone(comm: &Communicator, code: impl Fn(&mut Context<'_>) + Clone + Send + Sync + 'static) {
     let mut graph = Description::new();

@@ -1,6 +1,7 @@
 //! Timelines of exchanges that are known.
 
 use crate::support::{Watchdog, pattern};
+use osier::task::{Context, Description, Fire, Graph, In, Next, Placement, Rule, Task, TaskError};
 use osier::testing::ranks_traced;
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, Op, Type, View, ViewMut};
 use osier_engine::trace::{Merged, Options, merge};
@@ -209,6 +210,126 @@ fn collectives_and_communicators_are_spans() {
     let starts = ["eager", "first fragment", "rts"];
     let starts: usize = starts.iter().map(|name| count(&events, name)).sum();
     assert_eq!(merged.arrows, starts, "also those of collectives");
+}
+
+/// Sums up what four tasks say, by a rule of its own.
+struct Sum {
+    values: In<u64>,
+    messages: usize,
+    sum: u64,
+}
+
+impl Task for Sum {
+    fn inject(&mut self, cx: &mut Context<'_>) -> Result<Fire, TaskError> {
+        for message in cx.each(self.values) {
+            self.sum += message.elements[0];
+            self.messages += 1;
+        }
+        Ok(if self.messages == 4 {
+            Fire::Ready
+        } else {
+            Fire::Hold
+        })
+    }
+
+    fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+        assert_eq!(self.sum, 6);
+        Ok(Next::Done)
+    }
+}
+
+#[test]
+fn tasks_are_spans_on_tracks_of_workers_and_edges_are_arrows() {
+    let (merged, events) = traced("tasks", 1 << 12, 2, |comm| {
+        // A row whose tasks lie on the two ranks in turn, each of which also tells the sum.
+        let mut row = Description::new();
+        let cells = row.family("cell \"a\"", &[1, 4], Placement::Cyclic);
+        let sums = row.family("sum", &[1], Placement::Block);
+        let (right, left) = (row.output::<u64>(cells, "right"), row.input(cells, "left"));
+        let (value, values) = (row.output::<u64>(cells, "value"), row.input(sums, "values"));
+        row.connect(right, left, |[_, j]: [usize; 2]| {
+            (j < 3).then_some([0, j + 1])
+        });
+        row.connect(value, values, |_: [usize; 2]| [[0]]);
+        row.rule(sums, Rule::Own);
+        row.tasks(cells, move |_: [usize; 2]| {
+            move |cx: &mut Context<'_>| {
+                cx.give(right, vec![cx.number()]);
+                cx.put(value, &[cx.number()]);
+                Ok(Next::Done)
+            }
+        });
+        row.tasks(sums, move |_: [usize; 1]| Sum {
+            values,
+            messages: 0,
+            sum: 0,
+        });
+        let graph = Graph::build(&comm, row).expect("a graph");
+        for workers in [1, 2] {
+            graph.run_by(workers).expect("no failure");
+        }
+    });
+    assert_eq!(merged.dropped, 0);
+    for j in 0..4u64 {
+        for call in ["init", "execute"] {
+            let name = format!("cell \"a\"[0, {j}].{call}");
+            let spans: Vec<&Value> = events.iter().filter(|e| e["name"] == *name).collect();
+            assert_eq!(spans.len(), 2, "{name}");
+            for (run, span) in spans.iter().enumerate() {
+                assert_eq!(
+                    (&span["pid"], &span["cat"]),
+                    (&(j % 2).into(), &"task".into())
+                );
+                assert_eq!(span["args"]["run"], run + 1);
+                assert_eq!(span["args"]["firing"], 0);
+            }
+        }
+    }
+    assert_eq!(count(&events, "sum[0].execute"), 2);
+    // In each run: along the row, and from each of its tasks to the sum.
+    assert_eq!(
+        (count(&events, "put"), count(&events, "read")),
+        (2 * 7, 2 * 7)
+    );
+    let edges: Vec<Value> = events
+        .iter()
+        .filter(|e| e["name"] == "edge")
+        .cloned()
+        .collect();
+    assert_eq!(arrows(&edges, 0, 1), 2 * 2);
+    assert_eq!(arrows(&edges, 1, 0), 2 * 3);
+    assert_eq!(arrows(&edges, 0, 0), 2 * 2);
+    assert_eq!(arrows(&edges, 1, 1), 0);
+    // Arrows begin in the call that puts, and end in the one that reads.
+    let encloses = |end: &Value, name: &str| {
+        events.iter().any(|e| {
+            let (start, at) = (e["ts"].as_f64(), end["ts"].as_f64());
+            let until = start
+                .zip(e["dur"].as_f64())
+                .map(|(start, took)| start + took);
+            let named = e["name"].as_str().is_some_and(|n| n.starts_with(name));
+            e["ph"] == "X" && named && track(e) == track(end) && start <= at && at <= until
+        })
+    };
+    for end in &edges {
+        match end["ph"] == "s" {
+            true => assert!(encloses(end, "cell"), "{end}"),
+            false => assert!(
+                encloses(end, "cell") || encloses(end, "sum[0].inject"),
+                "{end}"
+            ),
+        }
+    }
+    // The second run has gone on with the tracks of the first.
+    for rank in 0..2 {
+        let tracks = events
+            .iter()
+            .filter(|e| e["name"] == "thread_name" && e["pid"] == rank);
+        let tracks = tracks.filter_map(|e| e["args"]["name"].as_str());
+        let mut tracks: Vec<&str> = tracks.filter(|name| name.starts_with("worker")).collect();
+        tracks.sort_unstable();
+        assert_eq!(tracks, ["worker 0", "worker 1"]);
+    }
 }
 
 #[test]

@@ -6,12 +6,14 @@
 //! | [`shm`] | ranks on the same machine, through one nameless shared segment |
 //! | [`sim`] | ranks in one process on a simulated network with a virtual clock |
 //!
+//! [`delay`] makes what comes through one of them visible later.
 //! [`cuda_ipc`] passes descriptors of device memory between processes.
 //! [`contract`] says what each of them promises.
 
 pub mod contract;
 pub mod cuda_ipc;
 mod death;
+pub mod delay;
 pub mod loopback;
 pub mod shm;
 pub mod sim;

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
-    RegionKey, RegionKind, TransportError, TransportErrorKind,
+    RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 
 /// Largest payload that lies in the slot itself.
@@ -401,6 +401,10 @@ impl Endpoint for Loopback {
         // it alive and uses atomics where peers do.
         let before = unsafe { perform(ptr::with_exposed_provenance_mut(at), op) };
         Ok(OneSided::Done(before))
+    }
+
+    fn sharing(&self, _peer: Peer) -> Sharing {
+        Sharing::simulated(true)
     }
 
     fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {

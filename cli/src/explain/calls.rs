@@ -230,6 +230,12 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
             {
                 from += &format!("\n  {line}");
             }
+            let delay = osier::config::delay()?;
+            if let Some(delay) = delay {
+                from += &format!(
+                    "\n  OSIER_DELAY: collectives run by messages; no prediction has the {delay} that each takes longer"
+                );
+            }
             let link = cached.set.costs.device;
             let agreed = Agreed::of(cached, places);
             let mut tables = agreed.tables();
@@ -279,7 +285,10 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
                 let places = agreed.places.as_ref();
                 match args.memory {
                     // As communicators have it: see `Communicator::shares_segment`.
-                    Space::Host => table.machine_of_host(&all, places, eager, ranks > 1),
+                    Space::Host => {
+                        let shared = ranks > 1 && delay.is_none();
+                        table.machine_of_host(&all, places, eager, shared)
+                    }
                     Space::Device => {
                         let host = table.machine(&all, places, eager);
                         let devices = table.machine_of_devices(&all, places, &device_links, &host);

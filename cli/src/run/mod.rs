@@ -12,6 +12,7 @@
 //! | [`section`] | which ranks run which program |
 //! | [`keeper`] | leaves no process behind |
 //! | [`bind`] | places ranks on cores |
+//! | [`delay`] | by how much messages are delayed |
 //! | [`gpus`] | finds the emulated CUDA driver |
 //! | [`heap`] | finds the library for allocations in the shared heap |
 //! | [`ranks`] | which ranks a process holds |
@@ -24,6 +25,7 @@
 //! The launcher has one thread.
 
 mod bind;
+mod delay;
 mod gpus;
 mod heap;
 mod keeper;
@@ -47,6 +49,7 @@ use clap::ValueEnum;
 use osier::model::{Agreed, Part, Places};
 use osier_engine::check::Setting;
 use osier_kernels::debug;
+use osier_transports::delay::Delay;
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS, NOTE_BYTES};
 
 use section::Sections;
@@ -80,6 +83,8 @@ Examples:
       types of messages, buffers in use, and leaks are checked
   osier run -n 8 --ranks-per-process 4 -- jacobi3d
       two processes, four ranks in each as its threads
+  osier run -n 2 --delay 20us:100us -- jacobi3d
+      each message takes 20 us longer, and 100 us for each MiB
   osier run -n 2 --emulate-gpus 2 ./solver
       two emulated GPUs, on a machine that may have none
   osier run -n 64 --on-hang kill ./solver
@@ -169,6 +174,12 @@ pub struct Args {
     /// finding; as OSIER_CHECK=LIST
     #[arg(long, value_name = "LIST", value_parser = parse_checks)]
     check: Option<Setting>,
+
+    /// Delay messages between processes by TIME, and by TIME more for each MiB
+    /// of payload, such as 20us or 20us:100us. Collectives then run by
+    /// messages, and nothing is read in place; as OSIER_DELAY=TIME
+    #[arg(long, value_name = "TIME[:TIME]", value_parser = delay::parse)]
+    delay: Option<Delay>,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
@@ -267,6 +278,7 @@ fn itself(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>, measures: 
         wdir: None,
         trace: None,
         check: None,
+        delay: None,
         command: std::iter::once(program).chain(arguments).collect(),
         sections: Vec::new(),
     };
@@ -308,6 +320,11 @@ fn start(args: &Args, measures: bool) -> Result<u8, Failure> {
     check_open_files(args.ranks)?;
 
     let checks = checks(args).map_err(usage)?;
+    // What a job measures that measures the machine is the machine's.
+    let delay = match measures {
+        true => delay::asked(args.delay, &args.env).map_err(usage)?,
+        false => None,
+    };
     let options = JobOptions {
         ranks: args.ranks,
         limit_bytes: osier::config::shm_limit().map_err(usage)?,
@@ -319,6 +336,7 @@ fn start(args: &Args, measures: bool) -> Result<u8, Failure> {
     })?;
     job.set_watched();
     job.set_checks(checks.bits());
+    job.set_delay(delay);
     // All ranks choose protocols and plans by the same numbers.
     let agreed = Agreed::of(cached, places(args.bind, args.ranks));
     let agreed = agreed.for_emulated(gpus::are_emulated(args.emulate_gpus.is_some()));

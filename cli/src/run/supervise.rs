@@ -40,7 +40,7 @@ use super::section::Sections;
 use super::spawn::{self, Plan};
 use super::stdin::{self, Forward};
 use super::sys::{self, End, Reaped, SignalFd, signal_name};
-use super::{Args, Failure, OnDeath, OnHang, bind, program};
+use super::{Args, Failure, OnDeath, OnHang, bind, delay, program};
 
 /// Hardware queues that a process has of each device.
 const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
@@ -195,6 +195,9 @@ impl Supervisor<'_> {
         let (places, warning) = bind::plan(self.args.bind, self.args.ranks);
         if let Some(warning) = warning {
             self.sinks.note(&warning);
+        }
+        if let Some(delay) = self.job.delay() {
+            self.sinks.note(&delay::note(delay, blocks.len()));
         }
         for ranks in blocks {
             self.start_process(*ranks, &places[ranks.range()], blocks.len())?;

@@ -513,7 +513,7 @@ mod tests {
         assert!((3..9).contains(&read.waits.len()), "{}", read.waits.len());
         page.waits[2].what = "\u{e4}".repeat(120);
         assert_eq!(read.waits[..3], page.waits[..3]);
-        assert_eq!((read.total, read.sleepers), (9, page.sleepers));
+        assert_eq!((read.total, read.sleepers), (9, page.sleepers.clone()));
         // What an earlier, longer page has left behind is not read.
         let mut longer = words;
         page.waits.truncate(1);

@@ -50,8 +50,9 @@ impl Lane {
         if self.port.peers.len() > 1 {
             self.ask_awaited();
         }
+        let links = &mut self.port.links;
         let closed: Vec<u32> = (0..self.port.peers.len() as u32)
-            .filter(|p| self.port.links.closed(*p))
+            .filter(|p| links.closed(*p))
             .collect();
         // What was posted since it was known that a peer had left.
         let mut learnt = self.end_unowned();

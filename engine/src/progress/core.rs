@@ -66,13 +66,19 @@ pub struct Core {
     bed: Mutex<Bed>,
     changed: Condvar,
     shared_cores: bool,
+    /// Whether messages between processes are delayed.
+    delayed: bool,
     seen_deaths: AtomicU64,
+    /// A rank has ended, and what it sent before is delayed.
+    deaths_wait: AtomicBool,
     /// Whether lanes may be biased to a thread.
     pub biased: bool,
     /// The rank's buffer for buffered sends.
     pub attached: Attached,
     /// Requests that foreign executors wait for, and streams that wait.
     pub(crate) futures: AtomicUsize,
+    /// Groups of threads that poll in place of the progress thread.
+    tended: AtomicUsize,
     /// Graphs of tasks that run on this rank.
     pub(crate) graphs: AtomicU32,
     /// What graphs have begun.
@@ -169,6 +175,7 @@ impl Core {
             JobTransport::Shm(r) => Some(r.clone()),
             JobTransport::Alone | JobTransport::Sim(..) => None,
         };
+        let delayed = matches!(&transport, JobTransport::Shm(r) if r.job().delay().is_some());
         let devices = Devices::new(shared, selection.costs());
         Arc::new(Self {
             transport,
@@ -184,10 +191,13 @@ impl Core {
             bed: Mutex::default(),
             changed: Condvar::new(),
             shared_cores,
+            delayed,
             seen_deaths: AtomicU64::new(0),
+            deaths_wait: AtomicBool::new(false),
             biased: super::cell::bias_offered(),
             attached: Attached::default(),
             futures: AtomicUsize::new(0),
+            tended: AtomicUsize::new(0),
             graphs: AtomicU32::new(0),
             rung: Rung::default(),
             idle_polls: AtomicU32::new(1),
@@ -281,11 +291,13 @@ impl Core {
         let _ = KEPT.try_with(|kept| kept.set(reached));
     }
 
-    /// Passes deaths on to lanes that do not know them.
+    /// Passes deaths on to lanes that do not know them, behind what the dead have sent: that may
+    /// be delayed.
     #[inline]
     pub fn check_deaths(&self) {
         let epoch = self.death_epoch();
-        if epoch != self.seen_deaths.load(Ordering::Relaxed) {
+        let news = epoch != self.seen_deaths.load(Ordering::Relaxed);
+        if news || self.delayed && self.deaths_wait.load(Ordering::Relaxed) {
             self.spread_deaths(epoch);
         }
     }
@@ -294,6 +306,7 @@ impl Core {
     fn spread_deaths(&self, epoch: u64) {
         // First, so that the next round reaches a lane added meanwhile.
         self.seen_deaths.store(epoch, Ordering::Relaxed);
+        self.deaths_wait.store(false, Ordering::Relaxed);
         self.each_lane(|lane, members| {
             let mut guard = lane.lock();
             for (peer, rank) in members.iter().enumerate() {
@@ -303,7 +316,13 @@ impl Core {
                 if guard.death(peer as u32).is_none()
                     && let Some(how) = self.death(*rank)
                 {
-                    guard.peer_ended(peer as u32, how);
+                    // Nobody else may poll this lane.
+                    let awaited = guard.is_awaited(peer as u32)
+                        && (!guard.progress() || guard.is_awaited(peer as u32));
+                    match awaited {
+                        true => self.deaths_wait.store(true, Ordering::Relaxed),
+                        false => guard.peer_ended(peer as u32, how),
+                    }
                 }
             }
             self.after(&mut guard);
@@ -466,10 +485,28 @@ impl Core {
     /// Counts a request that a foreign executor waits for, or a stream, and has the
     /// progress thread run while there is any.
     pub fn future_waits(self: &Arc<Self>) {
-        self.futures.fetch_add(1, Ordering::AcqRel);
-        self.progress_thread().unpark();
+        self.futures.fetch_add(1, Ordering::SeqCst);
+        if !self.is_tended() {
+            self.progress_thread().unpark();
+        }
         // It may sleep already, and not know of a device that has begun to work.
         self.wake_waiting();
+    }
+
+    fn is_tended(&self) -> bool {
+        self.tended.load(Ordering::SeqCst) > 0
+    }
+
+    /// Threads poll from now on, between other things and while they wait, until what is
+    /// returned is dropped: the progress thread is not needed meanwhile.
+    pub fn tend(self: &Arc<Self>) -> Tended {
+        self.tended.fetch_add(1, Ordering::SeqCst);
+        Tended(self.clone())
+    }
+
+    /// As [`Core::progress_all`], of threads that [tend](Core::tend).
+    pub fn progress_tended(&self) -> bool {
+        self.begin_rung() | self.progress_all()
     }
 
     fn progress_thread(self: &Arc<Self>) -> &std::thread::Thread {
@@ -557,7 +594,22 @@ impl Drop for Core {
     }
 }
 
-/// Runs while futures or streams wait, is parked otherwise, and ends with the core.
+/// Threads that poll: [`Core::tend`].
+pub struct Tended(Arc<Core>);
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        let core = &self.0;
+        if core.tended.fetch_sub(1, Ordering::SeqCst) == 1
+            && core.futures.load(Ordering::SeqCst) != 0
+        {
+            core.progress_thread().unpark();
+        }
+    }
+}
+
+/// Runs while futures or streams wait and no other thread polls, is parked otherwise, and ends
+/// with the core.
 fn progress_thread(core: &Weak<Core>) {
     osier_kernels::own_thread();
     loop {
@@ -568,7 +620,7 @@ fn progress_thread(core: &Weak<Core>) {
         if core.is_closing() {
             return;
         }
-        if core.futures.load(Ordering::Acquire) == 0 {
+        if core.futures.load(Ordering::SeqCst) == 0 || core.is_tended() {
             let _inside = Inside::enter(core.waits.job);
             drop(core);
             std::thread::park_timeout(Duration::from_secs(1));
@@ -583,7 +635,8 @@ fn drive(core: &Core) {
     let mut idle = 0u32;
     // Threads of the driver and executors wait for these: we report their waits.
     let mut watch = None;
-    while core.futures.load(Ordering::Acquire) != 0 && !core.is_closing() {
+    let needed = || core.futures.load(Ordering::SeqCst) != 0 && !core.is_tended();
+    while needed() && !core.is_closing() {
         if core.begin_rung() | core.progress_all() {
             idle = 0;
             watch = None;

@@ -31,6 +31,11 @@ impl Lane {
         self.port.peers[peer as usize].dead
     }
 
+    /// Whether what a peer has sent is delayed, so that its end is to be told later.
+    pub fn is_awaited(&mut self, peer: u32) -> bool {
+        self.port.links.is_awaited(peer)
+    }
+
     /// Fails operations that need peers whose messages were overwritten. True if there are
     /// any.
     pub(crate) fn check_overwritten(&mut self) -> bool {

@@ -26,11 +26,17 @@ pub struct Leftovers {
 
 impl Lane {
     /// Whether one-sided transfers or posts are in flight, which may proceed
-    /// without a message.
+    /// without a message, or messages whose time has not come.
     pub fn unsettled(&self) -> bool {
         !(self.port.busy.is_empty() && self.get.is_idle())
+            || self.next_due_ns().is_some()
             || protocols::devices_work(&self.port)
             || self.executor.devices_work()
+    }
+
+    /// When the next delayed message is visible, by the machine's monotonic clock in ns.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        self.port.links.next_due_ns()
     }
 
     /// Whether a peer is known to be dead.

@@ -192,6 +192,11 @@ impl Lane {
         self.port.trace = Some(trace);
     }
 
+    /// The lane's part in a timeline, if one is recorded.
+    pub fn recorded(&self) -> Option<&LaneTrace> {
+        self.port.trace.as_deref()
+    }
+
     /// Moves everything that can move now. True if anything did.
     pub fn progress(&mut self) -> bool {
         let mut any = false;
@@ -348,9 +353,7 @@ impl Lane {
             wire::PUT_OFFER => device_put::on_put_offer(&mut self.port, message, low, high),
             wire::PUT_DONE => device_put::on_put_done(&mut self.port, peer, low, message.head.aux),
             wire::READY => self.on_ready(peer, low, message.head.aux),
-            wire::EDGE | wire::EDGE_PART | wire::EDGE_CREDIT | wire::EDGE_FAILED => {
-                self.on_edge(message)
-            }
+            wire::EDGE..=wire::EDGE_ENDED => self.on_edge(message),
             _ => false,
         };
         if !sound {

@@ -6,6 +6,7 @@
 
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
+use osier_transports::delay::Delayed;
 use osier_transports::loopback::Loopback;
 use osier_transports::shm::{Collective, ShmEndpoint};
 use osier_transports::sim::SimEndpoint;
@@ -21,12 +22,20 @@ pub enum Remote {
     None,
     Shm(ShmEndpoint),
     Sim(SimEndpoint),
+    /// Shared memory whose messages from other processes are visible later.
+    Delayed(Box<Delayed<ShmEndpoint>>),
 }
 
 pub struct Links {
     own: Peer,
     loopback: Loopback,
     remote: Remote,
+}
+
+/// A short message as any endpoint takes it.
+fn short(kind: u8, arg: u32, data: u64) -> (AmHead, [u8; 8]) {
+    let (aux, arg) = (0, arg.into());
+    (AmHead { kind, aux, arg }, data.to_ne_bytes())
 }
 
 fn nobody() -> TransportError {
@@ -43,6 +52,7 @@ macro_rules! to_peer {
             match &mut $self.remote {
                 Remote::Shm($e) => $call,
                 Remote::Sim($e) => $call,
+                Remote::Delayed($e) => $call,
                 Remote::None => $none,
             }
         }
@@ -68,7 +78,11 @@ impl Links {
         if peer == self.own {
             return "self";
         }
-        self.capabilities().map_or("none", |c| c.transport)
+        match &self.remote {
+            // Nothing delays it.
+            Remote::Delayed(e) if e.sharing(peer).process => e.below().capabilities().transport,
+            _ => self.capabilities().map_or("none", |c| c.transport),
+        }
     }
 
     /// What the transport to the others can do.
@@ -77,6 +91,7 @@ impl Links {
             Remote::None => None,
             Remote::Shm(e) => Some(e.capabilities()),
             Remote::Sim(e) => Some(e.capabilities()),
+            Remote::Delayed(e) => Some(e.capabilities()),
         }
     }
 
@@ -104,6 +119,7 @@ impl Links {
         let posted = match &mut self.remote {
             Remote::Shm(e) => e.post_with(peer, head, bytes, fill),
             Remote::Sim(e) => e.post_with(peer, head, bytes, fill),
+            Remote::Delayed(e) => e.post_with(peer, head, bytes, fill),
             Remote::None => Err(PostError::Failed(nobody())),
         };
         #[cfg(debug_assertions)]
@@ -121,10 +137,12 @@ impl Links {
             Remote::Shm(e) if peer != self.own => e.post_short(peer, kind, arg, data, bytes),
             // No shorter there, but the engine's short path runs.
             Remote::Sim(e) if peer != self.own => {
-                let (aux, arg) = (0, arg.into());
-                let data = data.to_ne_bytes();
-                e.post(peer, AmHead { kind, aux, arg }, &data[..bytes.min(8)])
-                    .is_ok()
+                let (head, data) = short(kind, arg, data);
+                e.post(peer, head, &data[..bytes.min(8)]).is_ok()
+            }
+            Remote::Delayed(e) if peer != self.own => {
+                let (head, data) = short(kind, arg, data);
+                e.post(peer, head, &data[..bytes.min(8)]).is_ok()
             }
             _ => false,
         }
@@ -138,6 +156,7 @@ impl Links {
         match &mut self.remote {
             Remote::Shm(e) => e.poll(),
             Remote::Sim(e) => e.poll(),
+            Remote::Delayed(e) => e.poll(),
             Remote::None => None,
         }
     }
@@ -198,6 +217,7 @@ impl Links {
         match &mut self.remote {
             Remote::Shm(e) => e.release(message),
             Remote::Sim(e) => e.release(message),
+            Remote::Delayed(e) => e.release(message),
             Remote::None => {}
         }
     }
@@ -254,7 +274,9 @@ impl Links {
         match &self.remote {
             _ if peer == self.own => Sharing::simulated(true),
             Remote::Shm(e) => e.sharing(peer),
-            Remote::Sim(_) | Remote::None => Sharing::simulated(false),
+            Remote::Sim(e) => e.sharing(peer),
+            Remote::Delayed(e) => e.sharing(peer),
+            Remote::None => Sharing::simulated(false),
         }
     }
 
@@ -264,7 +286,7 @@ impl Links {
     pub fn collective(&mut self, of: u32) -> Result<Option<&mut Collective>, TransportError> {
         match &mut self.remote {
             Remote::Shm(e) => e.collective(of),
-            Remote::Sim(_) | Remote::None => Ok(None),
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => Ok(None),
         }
     }
 
@@ -280,7 +302,7 @@ impl Links {
     pub fn opened_collective(&self) -> Option<&Collective> {
         match &self.remote {
             Remote::Shm(e) => e.opened_collective(),
-            Remote::Sim(_) | Remote::None => None,
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => None,
         }
     }
 
@@ -302,7 +324,7 @@ impl Links {
     pub fn place_of(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
         match &self.remote {
             Remote::Shm(e) => e.place_of(ptr, bytes),
-            Remote::Sim(_) | Remote::None => None,
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => None,
         }
     }
 
@@ -311,7 +333,7 @@ impl Links {
     pub fn lends(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
         match &self.remote {
             Remote::Shm(e) => e.lends(ptr, bytes),
-            Remote::Sim(_) | Remote::None => None,
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => None,
         }
     }
 
@@ -328,7 +350,7 @@ impl Links {
     ) -> Result<PeerMemory, TransportError> {
         match &self.remote {
             Remote::Shm(e) => e.peer_memory(peer, place, bytes),
-            Remote::Sim(_) | Remote::None => Err(nobody()),
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => Err(nobody()),
         }
     }
 
@@ -363,17 +385,37 @@ impl Links {
     pub fn poll_completion(&mut self) -> Option<(u64, Result<u64, TransportError>)> {
         match &mut self.remote {
             Remote::Sim(e) => e.poll_completion(),
+            Remote::Delayed(e) => e.poll_completion(),
             Remote::Shm(e) => e.poll_completion(),
             Remote::None => None,
         }
     }
 
-    /// Whether a peer has dropped the channel, as far as the transport knows.
-    pub fn closed(&self, peer: Peer) -> bool {
-        match &self.remote {
+    /// Whether a peer has dropped the channel, as far as the transport knows, and nothing that it
+    /// sent before is delayed.
+    pub fn closed(&mut self, peer: Peer) -> bool {
+        match &mut self.remote {
             Remote::Shm(e) if peer != self.own => e.closed(peer),
             Remote::Sim(e) if peer != self.own => e.closed(peer),
+            Remote::Delayed(e) if peer != self.own => e.below().closed(peer) && !e.is_awaited(peer),
             _ => false,
+        }
+    }
+
+    /// Whether what a peer has sent is delayed and has not been polled yet.
+    pub fn is_awaited(&mut self, peer: Peer) -> bool {
+        match &mut self.remote {
+            Remote::Delayed(e) if peer != self.own => e.is_awaited(peer),
+            _ => false,
+        }
+    }
+
+    /// When the next delayed message may be polled, by the machine's monotonic clock in ns;
+    /// none if no message is delayed.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        match &self.remote {
+            Remote::Delayed(e) => e.next_due_ns(),
+            _ => None,
         }
     }
 
@@ -381,6 +423,7 @@ impl Links {
     pub fn overwritten(&mut self) -> Option<Peer> {
         match &mut self.remote {
             Remote::Shm(e) => e.overwritten(),
+            Remote::Delayed(e) => e.below_mut().overwritten(),
             _ => None,
         }
     }
@@ -389,10 +432,10 @@ impl Links {
     /// [`Links::overwritten`] names it.
     #[cold]
     pub fn cut_off(&mut self, peer: Peer) {
-        if let Remote::Shm(e) = &mut self.remote
-            && peer != self.own
-        {
-            e.cut_off(peer);
+        match &mut self.remote {
+            Remote::Shm(e) if peer != self.own => e.cut_off(peer),
+            Remote::Delayed(e) if peer != self.own => e.below_mut().cut_off(peer),
+            _ => {}
         }
     }
 
@@ -401,6 +444,7 @@ impl Links {
         match &self.remote {
             Remote::Shm(e) => e.malformed(),
             Remote::Sim(e) => e.malformed(),
+            Remote::Delayed(e) => e.malformed(),
             Remote::None => 0,
         }
     }

@@ -231,7 +231,7 @@ impl Lane {
     }
 
     #[track_caller]
-    fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
+    pub(crate) fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         check_ready_event(&view)?;
         let arrived = if self.unexpected.is_empty() {
             None

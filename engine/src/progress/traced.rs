@@ -33,6 +33,21 @@ impl LaneTrace {
         })
     }
 
+    /// Who records.
+    pub fn tracer(&self) -> &Arc<Tracer> {
+        &self.tracer
+    }
+
+    /// The communicator's number, the same on all ranks.
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// The ranks of the job behind the peers.
+    pub fn members(&self) -> &Arc<[u32]> {
+        &self.members
+    }
+
     fn record(&self, event: Event, peer: u32, since_ns: u64) {
         self.tracer.record(Event {
             time_ns: since_ns,

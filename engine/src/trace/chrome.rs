@@ -5,6 +5,7 @@
 //! nanoseconds survive.
 
 use super::event::{ANY, Kind};
+use super::family::coordinates;
 use super::file::Site;
 use super::timeline::{Span, Timeline};
 use serde_json::{Map, Value, json};
@@ -66,9 +67,13 @@ pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
     for span in &timeline.spans {
         let thread = &timeline.threads[span.thread];
         // Hundreds of thousands of them: written directly, without a JSON tree.
+        out.write_all(b",\n{\"ph\":\"X\",\"name\":\"")?;
+        if span.event.kind.is_task() {
+            task_name(span, &mut lines, out)?;
+        }
         write!(
             out,
-            ",\n{{\"ph\":\"X\",\"name\":\"{}\",\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
+            "{}\",\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
             span.event.kind.name(),
             span.event.kind.category(),
             thread.rank,
@@ -89,6 +94,10 @@ pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
                 timeline.spans[arrow.to].end_ns,
             ),
         ];
+        let name = match timeline.spans[arrow.from].event.kind.is_edge() {
+            true => "edge",
+            false => "message",
+        };
         for (phase, span, at_ns) in ends {
             let span = &timeline.spans[span];
             let thread = &timeline.threads[span.thread];
@@ -96,7 +105,7 @@ pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
             let inside = at_ns.min(span.end_ns - 1).max(span.start_ns);
             write!(
                 out,
-                ",\n{{\"ph\":{phase},\"name\":\"message\",\"cat\":\"message\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{}}}",
+                ",\n{{\"ph\":{phase},\"name\":\"{name}\",\"cat\":\"{name}\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{}}}",
                 id + 1,
                 thread.rank,
                 thread.thread,
@@ -122,6 +131,27 @@ impl fmt::Display for Micros {
     }
 }
 
+/// Writes the task whose call a span is, and a dot: `cell[3, 1].`
+fn task_name(
+    span: &Span<'_>,
+    lines: &mut HashMap<*const Site, String>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let number = span.event.number;
+    let family = span
+        .site
+        .and_then(|site| Some((site, site.extents.as_ref()?)));
+    let Some((site, extents)) = family else {
+        // The table was full, or its begin is lost.
+        return write!(out, "task {number}.");
+    };
+    let name = lines.entry(std::ptr::from_ref(site)).or_insert_with(|| {
+        let quoted = Value::from(site.path.as_str()).to_string();
+        quoted[1..quoted.len() - 1].to_owned()
+    });
+    write!(out, "{name}{:?}.", coordinates(extents, number))
+}
+
 /// Writes the known fields of a span into an object. `lines` caches the
 /// formatted source lines of the user.
 fn args(
@@ -138,9 +168,12 @@ fn args(
             std::mem::replace(&mut comma, ",")
         )
     };
-    if event.kind == Kind::WaitAll {
+    if event.kind.is_task() {
+        put(out, "firing", format_args!("{}", event.bytes))?;
+        put(out, "run", format_args!("{}", event.tag))?;
+    } else if event.kind == Kind::WaitAll {
         put(out, "requests", format_args!("{}", event.bytes))?;
-    } else if event.world != ANY || event.bytes != 0 {
+    } else if event.kind != Kind::TaskRead && (event.world != ANY || event.bytes != 0) {
         put(out, "bytes", format_args!("{}", event.bytes))?;
     }
     if event.peer != ANY {
@@ -149,7 +182,11 @@ fn args(
     if event.world != ANY && event.world != event.peer {
         put(out, "rank of the job", format_args!("{}", event.world))?;
     }
-    if event.tag != ANY {
+    if event.kind.is_edge() {
+        put(out, "run", format_args!("{}", event.tag))?;
+        put(out, "edge", format_args!("{}", event.number >> 32))?;
+        put(out, "message", format_args!("{}", event.number as u32))?;
+    } else if event.tag != ANY && !event.kind.is_task() {
         match event.tag & INTERNAL {
             0 => put(out, "tag", format_args!("{}", event.tag))?,
             _ => put(out, "tag", format_args!("\"of a collective\""))?,
@@ -162,10 +199,10 @@ fn args(
             format_args!("\"{:#x}\"", event.context),
         )?;
     }
-    if event.number != 0 {
+    if event.number != 0 && event.kind.category() != "task" {
         put(out, "message", format_args!("{}", event.number))?;
     }
-    if let Some(site) = span.site {
+    if let Some(site) = span.site.filter(|site| site.extents.is_none()) {
         let line = lines.entry(std::ptr::from_ref(site)).or_insert_with(|| {
             let line = format!("{}:{}:{}", site.path, site.line, site.column);
             Value::from(line).to_string()

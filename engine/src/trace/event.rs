@@ -34,7 +34,7 @@ macro_rules! kinds {
                 match self { $(Kind::$kind => $name,)* }
             }
 
-            /// Its category: `call` or `protocol`.
+            /// Its category: `call`, `protocol` or `task`.
             pub fn category(self) -> &'static str {
                 match self { $(Kind::$kind => $category,)* }
             }
@@ -111,12 +111,33 @@ kinds! {
     Ack = 43, "ack", "protocol";
     /// The peer was asked for, or gave, a rendezvous; matched.
     Matched = 44, "matched", "protocol";
+    /// A task begins: of its family, which is the site; number in it, and firing in `bytes`.
+    TaskInit = 48, "init", "task";
+    /// A task's own rule is asked.
+    TaskInject = 49, "inject", "task";
+    /// A task fires.
+    TaskExecute = 50, "execute", "task";
+    /// A task puts a message for the tasks of one rank: place of the branch and number of the
+    /// message in `number`, which both ends know, and the run in `tag`.
+    TaskPut = 51, "put", "task";
+    /// A message belongs to the call of its task.
+    TaskRead = 52, "read", "task";
 }
 
 impl Kind {
     /// Whether a message begins with it.
     pub fn is_start(self) -> bool {
         matches!(self, Kind::Eager | Kind::EagerFirst | Kind::Rts)
+    }
+
+    /// Whether it is a call of a task.
+    pub fn is_task(self) -> bool {
+        matches!(self, Kind::TaskInit | Kind::TaskInject | Kind::TaskExecute)
+    }
+
+    /// Whether it is an end of a message along an edge.
+    pub fn is_edge(self) -> bool {
+        matches!(self, Kind::TaskPut | Kind::TaskRead)
     }
 }
 
@@ -153,7 +174,8 @@ pub struct Event {
     pub world: u32,
     /// The tag.
     pub tag: u32,
-    /// The user's line: a number in the table of the file, 0 for none.
+    /// The user's line, or the family of a task: a number in the table of the file, 0 for
+    /// none.
     pub site: u32,
     /// The message's number from sender to receiver on the communicator, from
     /// 1; 0 if the event belongs to no message.

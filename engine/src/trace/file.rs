@@ -10,6 +10,7 @@
 //!     64  bytes of sites written u64
 //!     72  length of the thread's name u64        80 name, at most 64 bytes
 //! byte 4 KiB    sites, 64 KiB: line u32, column u32, length u32, path
+//!               a family of tasks: 0, 0, length u32, extents and name: `4x8 cell`
 //! byte 68 KiB   events, a ring: event n at n modulo capacity
 //! ```
 //!
@@ -18,6 +19,7 @@
 //! not count.
 
 use super::event::{EVENT_BYTES, Event};
+use super::family;
 use crate::error::{Error, ErrorKind, Result};
 
 /// "OSIERTR" and the version of the layout of the header.
@@ -29,15 +31,17 @@ pub(super) const SITES_BYTES: usize = 64 << 10;
 pub(super) const EVENTS_AT: usize = HEADER_BYTES + SITES_BYTES;
 pub(super) const NAME_BYTES: usize = 64;
 
-/// A line of the user's program.
+/// A line of the user's program, or a family of its tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Source file.
+    /// Source file, or name of the family.
     pub path: String,
-    /// Line, from 1.
+    /// Line, from 1; 0 of a family.
     pub line: u32,
-    /// Column, from 1.
+    /// Column, from 1; 0 of a family.
     pub column: u32,
+    /// Of a family.
+    pub extents: Option<Vec<u64>>,
 }
 
 /// Recording of one thread of a rank.
@@ -131,6 +135,12 @@ pub fn decode(bytes: &[u8]) -> Result<Recording> {
         if event.site as usize > sites.len() {
             return Err(bad(format!("event {n} names a line that is not there")));
         }
+        let site = (event.site as usize).checked_sub(1).map(|at| &sites[at]);
+        if site.is_some_and(|site| site.extents.is_some() != event.kind.is_task()) {
+            return Err(bad(format!(
+                "event {n} names a line where a family belongs, or the other way round"
+            )));
+        }
         if event.recorded_ns() < last {
             return Err(bad(format!("event {n} goes back in time")));
         }
@@ -164,10 +174,19 @@ fn sites(bytes: &[u8], used: u64) -> Result<Vec<Site>> {
             .get(12..12usize.saturating_add(length))
             .and_then(|path| std::str::from_utf8(path).ok())
             .ok_or_else(|| bad("the table of lines is no table"))?;
+        let (path, extents) = match (line, column) {
+            (0, 0) => {
+                let family = family::parse(path);
+                let family = family.ok_or_else(|| bad("the table of lines has no such family"))?;
+                (family.0, Some(family.1))
+            }
+            _ => (path.into(), None),
+        };
         sites.push(Site {
-            path: path.into(),
+            path,
             line,
             column,
+            extents,
         });
         rest = &rest[12 + length..];
     }
@@ -193,11 +212,18 @@ pub(super) fn encode(r: &Recording, capacity: usize) -> Vec<u8> {
     put(80, r.name.as_bytes());
     let mut at = HEADER_BYTES;
     for site in &r.sites {
+        let text = match &site.extents {
+            None => site.path.clone(),
+            Some(extents) => {
+                let extents: Vec<usize> = extents.iter().map(|e| *e as usize).collect();
+                family::Family::new(&site.path, &extents).entry()
+            }
+        };
         put(at, &site.line.to_le_bytes());
         put(at + 4, &site.column.to_le_bytes());
-        put(at + 8, &(site.path.len() as u32).to_le_bytes());
-        put(at + 12, site.path.as_bytes());
-        at += 12 + site.path.len();
+        put(at + 8, &(text.len() as u32).to_le_bytes());
+        put(at + 12, text.as_bytes());
+        at += 12 + text.len();
     }
     put(64, &((at - HEADER_BYTES) as u64).to_le_bytes());
     for (n, event) in (r.dropped..).zip(&r.events) {
@@ -220,14 +246,15 @@ mod tests {
         let events = times.iter().enumerate().map(|(i, step)| {
             time += u64::from(*step);
             let whole = i % 3 == 2;
+            let kind = Kind::ALL[i % Kind::ALL.len()];
             Event {
                 phase: [Phase::Begin, Phase::End, Phase::Whole][i % 3],
                 time_ns: time - if whole { u64::from(*step) } else { 0 },
                 duration_ns: if whole { u64::from(*step) } else { 0 },
                 bytes: i as u64,
-                site: (i % 2) as u32,
+                site: if kind.is_task() { 2 } else { (i % 2) as u32 },
                 number: u64::from(whole),
-                ..Event::of(Kind::ALL[i % Kind::ALL.len()])
+                ..Event::of(kind)
             }
         });
         Recording {
@@ -239,20 +266,29 @@ mod tests {
             name: "rank 1".into(),
             clock_offset_ns: -5,
             dropped,
-            sites: vec![Site {
-                path: "src/é.rs".into(),
-                line: 12,
-                column: 5,
-            }],
+            sites: vec![
+                Site {
+                    path: "src/é.rs".into(),
+                    line: 12,
+                    column: 5,
+                    extents: None,
+                },
+                Site {
+                    path: "cell".into(),
+                    line: 0,
+                    column: 0,
+                    extents: Some(vec![4, 8]),
+                },
+            ],
             events: events.collect(),
         }
     }
 
     proptest! {
         #[test]
-        fn recording_is_decoded_as_it_was_encoded(times in proptest::collection::vec(any::<u16>(), 0..15)) {
+        fn recording_is_decoded_as_it_was_encoded(times in proptest::collection::vec(any::<u16>(), 0..63)) {
             let whole = recording(&times, 0);
-            prop_assert_eq!(decode(&encode(&whole, 16)).expect("sound"), whole);
+            prop_assert_eq!(decode(&encode(&whole, 64)).expect("sound"), whole);
         }
 
         #[test]

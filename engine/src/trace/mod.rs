@@ -7,6 +7,7 @@
 //! | module | duty |
 //! |---|---|
 //! | [`event`] | one event, in 64 bytes |
+//! | [`family`] | families of tasks, by name and extents |
 //! | `ring` | event ring of a thread: no lock, no system call |
 //! | [`mod@file`] | the file, and its strict reader |
 //! | [`timeline`] | spans and arrows from the recordings of all threads; pure |
@@ -16,7 +17,8 @@
 //! clock and a cache line of stores at most.
 //!
 //! # Invariants
-//! 1. A ring belongs to one thread of one rank; nobody else writes it.
+//! 1. A ring belongs to one thread of one rank, or to a track that threads of the rank take
+//!    turns in; nobody else writes it.
 //! 2. A recorded event is in the file, even if the process is killed.
 //! 3. When a ring is full the newest events are kept, and the number of dropped
 //!    ones is reported.
@@ -32,6 +34,7 @@
 
 pub mod chrome;
 pub mod event;
+pub mod family;
 pub mod file;
 #[allow(unsafe_code, reason = "a thread records into a mapped file")]
 mod ring;
@@ -40,7 +43,10 @@ pub mod timeline;
 use crate::env::{self, bad, parse_bytes};
 use crate::error::{Error, ErrorKind, Result};
 use event::{Event, Kind, Phase};
+use family::Family;
 use osier_kernels::files;
+use ring::At;
+pub use ring::Track;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,6 +101,7 @@ pub struct Tracer {
     rank: u32,
     ranks: u32,
     threads: AtomicU32,
+    tracks: ring::Tracks,
     /// Recording failed once and is off.
     broken: AtomicU32,
 }
@@ -111,6 +118,7 @@ impl Tracer {
             rank,
             ranks,
             threads: AtomicU32::new(0),
+            tracks: ring::Tracks::default(),
             broken: AtomicU32::new(0),
         }))
     }
@@ -128,13 +136,24 @@ impl Tracer {
     /// Records an event of the calling thread.
     #[inline]
     pub fn record(self: &Arc<Self>, event: Event) {
-        ring::record(self, &event, None);
+        ring::record(self, &event, At::Nowhere);
     }
 
     /// As [`Tracer::record`], with the user's line.
     #[inline]
     pub fn record_at(self: &Arc<Self>, event: Event, site: &'static Location<'static>) {
-        ring::record(self, &event, Some(site));
+        ring::record(self, &event, At::Line(site));
+    }
+
+    /// As [`Tracer::record`], of a task of this family.
+    pub fn record_of(self: &Arc<Self>, event: Event, family: &Family) {
+        ring::record(self, &event, At::Family(family));
+    }
+
+    /// The calling thread records to the track of this name until the guard is dropped;
+    /// later threads of the rank go on with it. Nothing, if recording has failed.
+    pub fn track(self: &Arc<Self>, name: String) -> Option<Track> {
+        ring::track(self, name)
     }
 
     /// Begins a call; its end is recorded when the span is dropped.

@@ -4,8 +4,8 @@
 //! that is killed loses at most the event that it was writing.
 //!
 //! # Invariants
-//! 1. A ring is reached only through `RINGS` and `CURRENT` of the thread that
-//!    made it.
+//! 1. A ring is reached only through `RINGS` and `CURRENT` of one thread; one that lies among
+//!    the tracks of its tracer is reached by nobody, until a thread takes it under their lock.
 //! 2. `CURRENT` points to a ring that `RINGS` owns, or to none: a ring that is dropped
 //!    takes itself out.
 //! 3. From `base` on `bytes` bytes are mapped, at whole pages, as long as the ring: its
@@ -16,6 +16,7 @@
 //!    length, touches no other memory of the process.
 
 use super::event::{EVENT_BYTES, Event};
+use super::family::Family;
 use super::file::{EVENTS_AT, HEADER_BYTES, MAGIC, NAME_BYTES, SITES_BYTES, VERSION};
 use super::{SUFFIX, Tracer, cannot};
 use crate::diagnose::tell;
@@ -23,10 +24,11 @@ use crate::error::Result;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
+use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Source lines that are found without a search.
 const NEAR_SITES: usize = 64;
@@ -38,9 +40,102 @@ struct Ring {
     bytes: usize,
     mask: u64,
     written: u64,
+    /// By address of the line, or key of the family.
     sites: HashMap<usize, u32>,
+    /// By entry.
+    families: HashMap<String, u32>,
     near: [(usize, u32); NEAR_SITES],
     sites_bytes: usize,
+}
+
+// SAFETY: invariant 1: one thread at a time reaches it, and a lock lies between two of them.
+unsafe impl Send for Ring {}
+
+/// Rings of tracks that no thread has at the moment, by name.
+#[derive(Default)]
+pub(super) struct Tracks(Mutex<Vec<(String, Box<Ring>)>>);
+
+impl Tracks {
+    fn take(&self, name: &str) -> Option<Box<Ring>> {
+        let mut tracks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = tracks.iter().position(|(of, _)| of == name)?;
+        Some(tracks.swap_remove(at).1)
+    }
+
+    fn put(&self, name: String, ring: Box<Ring>) {
+        let mut tracks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tracks.push((name, ring));
+    }
+}
+
+/// What is recorded besides an event.
+#[derive(Clone, Copy)]
+pub(super) enum At<'a> {
+    Nowhere,
+    Line(&'static Location<'static>),
+    Family(&'a Family),
+}
+
+/// This thread records to a track of its rank until this is dropped.
+pub struct Track {
+    tracer: Arc<Tracer>,
+    name: String,
+    /// The thread's ring before.
+    before: Option<Box<Ring>>,
+    /// It belongs to the thread.
+    of_thread: PhantomData<*mut ()>,
+}
+
+/// Takes the track of this name that is free, or makes one.
+pub(super) fn track(tracer: &Arc<Tracer>, name: String) -> Option<Track> {
+    if tracer.broken.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    let ring = match tracer.tracks.take(&name) {
+        Some(ring) => ring,
+        None => match Ring::new(tracer, &name) {
+            Ok(ring) => Box::new(ring),
+            Err(e) => {
+                say_broken(tracer, &e);
+                return None;
+            }
+        },
+    };
+    let before = replace(tracer.id, Some(ring)).ok()?;
+    Some(Track {
+        tracer: tracer.clone(),
+        name,
+        before,
+        of_thread: PhantomData,
+    })
+}
+
+impl Drop for Track {
+    fn drop(&mut self) {
+        if let Ok(Some(ring)) = replace(self.tracer.id, self.before.take()) {
+            self.tracer.tracks.put(std::mem::take(&mut self.name), ring);
+        }
+    }
+}
+
+/// Replaces this thread's ring for a rank; an error in a thread that is ending.
+fn replace(id: u64, with: Option<Box<Ring>>) -> std::result::Result<Option<Box<Ring>>, ()> {
+    let replaced = RINGS.try_with(|rings| {
+        let mut rings = rings.borrow_mut();
+        CURRENT.set((0, std::ptr::null_mut()));
+        let at = rings.iter().position(|(of, _)| *of == id);
+        let before = at.map(|at| rings.swap_remove(at).1);
+        rings.extend(with.map(|ring| (id, ring)));
+        before
+    });
+    replaced.map_err(|_| ())
+}
+
+/// Says, once per rank, that recording has failed; the program goes on.
+fn say_broken(tracer: &Tracer, e: &crate::error::Error) {
+    if tracer.broken.swap(1, Ordering::Relaxed) == 0 {
+        tell(format_args!("{e}; rank {} is not traced", tracer.rank));
+    }
 }
 
 thread_local! {
@@ -62,11 +157,7 @@ pub(super) fn now_ns() -> u64 {
 
 /// Records an event of this thread.
 #[inline]
-pub(super) fn record(
-    tracer: &Arc<Tracer>,
-    event: &Event,
-    site: Option<&'static Location<'static>>,
-) {
+pub(super) fn record(tracer: &Arc<Tracer>, event: &Event, at: At<'_>) {
     // A thread that is ending has no rings any more.
     let Ok((id, ring)) = CURRENT.try_with(Cell::get) else {
         return;
@@ -82,7 +173,7 @@ pub(super) fn record(
     // SAFETY: invariants 1 and 2: owned by this thread's `RINGS`, and nothing below calls
     // this function again.
     let ring = unsafe { &mut *ring };
-    ring.push(event, site);
+    ring.push(event, at);
 }
 
 /// This thread's ring for a rank, created on first use.
@@ -100,13 +191,11 @@ fn find(tracer: &Arc<Tracer>) -> Option<*mut Ring> {
                 None => {
                     CURRENT.set((0, std::ptr::null_mut()));
                     rings.retain(|(_, ring)| ring.tracer.strong_count() > 0);
-                    match Ring::new(tracer) {
+                    let current = std::thread::current();
+                    match Ring::new(tracer, current.name().unwrap_or_default()) {
                         Ok(ring) => rings.push((tracer.id, Box::new(ring))),
                         Err(e) => {
-                            // Once per rank; the program goes on.
-                            if tracer.broken.swap(1, Ordering::Relaxed) == 0 {
-                                tell(format_args!("{e}; rank {} is not traced", tracer.rank));
-                            }
+                            say_broken(tracer, &e);
                             return None;
                         }
                     }
@@ -122,7 +211,7 @@ fn find(tracer: &Arc<Tracer>) -> Option<*mut Ring> {
 }
 
 impl Ring {
-    fn new(tracer: &Arc<Tracer>) -> Result<Ring> {
+    fn new(tracer: &Arc<Tracer>, mut track: &str) -> Result<Ring> {
         let thread = tracer.threads.fetch_add(1, Ordering::Relaxed);
         let name = format!(
             "{:016x}-r{}-t{thread}-p{}.{SUFFIX}",
@@ -149,6 +238,7 @@ impl Ring {
             mask: capacity as u64 - 1,
             written: 0,
             sites: HashMap::new(),
+            families: HashMap::new(),
             near: [(0, 0); NEAR_SITES],
             sites_bytes: 0,
         };
@@ -158,13 +248,11 @@ impl Ring {
         ring.put(24, &two(std::process::id(), 0).to_le_bytes());
         ring.put(32, &tracer.job.to_le_bytes());
         ring.put(40, &(capacity as u64).to_le_bytes());
-        let current = std::thread::current();
-        let mut name = current.name().unwrap_or_default();
-        while name.len() > NAME_BYTES {
-            name = &name[..name.floor_char_boundary(name.len() - 1)];
+        while track.len() > NAME_BYTES {
+            track = &track[..track.floor_char_boundary(track.len() - 1)];
         }
-        ring.put(72, &(name.len() as u64).to_le_bytes());
-        ring.put(80, name.as_bytes());
+        ring.put(72, &(track.len() as u64).to_le_bytes());
+        ring.put(80, track.as_bytes());
         ring.word(0).store(MAGIC, Ordering::Release);
         Ok(ring)
     }
@@ -190,11 +278,14 @@ impl Ring {
     }
 
     #[inline]
-    fn push(&mut self, event: &Event, site: Option<&'static Location<'static>>) {
+    fn push(&mut self, event: &Event, at: At<'_>) {
         let mut words = event.to_words();
-        if let Some(site) = site {
-            words[5] |= u64::from(self.site(site)) << 32;
-        }
+        let site = match at {
+            At::Nowhere => 0,
+            At::Line(site) => self.site(std::ptr::from_ref(site) as usize, at),
+            At::Family(family) => self.site(family.key, at),
+        };
+        words[5] |= u64::from(site) << 32;
         let at = EVENTS_AT + (self.written & self.mask) as usize * EVENT_BYTES;
         for (i, word) in words.into_iter().enumerate() {
             self.word(at + 8 * i).store(word, Ordering::Relaxed);
@@ -204,21 +295,32 @@ impl Ring {
     }
 
     #[inline]
-    fn site(&mut self, site: &'static Location<'static>) -> u32 {
-        let key = std::ptr::from_ref(site) as usize;
+    fn site(&mut self, key: usize, at: At<'_>) -> u32 {
         let (near, number) = self.near[key / 8 % NEAR_SITES];
         if near == key {
             return number;
         }
-        self.new_site(key, site)
+        self.new_site(key, at)
     }
 
     #[cold]
-    fn new_site(&mut self, key: usize, site: &'static Location<'static>) -> u32 {
-        let number = match self.sites.get(&key) {
-            Some(number) => *number,
-            None => {
-                let number = self.write_site(site);
+    fn new_site(&mut self, key: usize, at: At<'_>) -> u32 {
+        let number = match (self.sites.get(&key), at) {
+            (Some(number), _) => *number,
+            (None, At::Nowhere) => 0,
+            (None, At::Line(site)) => {
+                let number = self.write_site(site.line(), site.column(), site.file());
+                self.sites.insert(key, number);
+                number
+            }
+            (None, At::Family(family)) => {
+                // A graph that is built again has the same families.
+                let entry = family.entry();
+                let number = match self.families.get(&entry) {
+                    Some(number) => *number,
+                    None => self.write_site(0, 0, &entry),
+                };
+                self.families.insert(entry, number);
                 self.sites.insert(key, number);
                 number
             }
@@ -228,20 +330,20 @@ impl Ring {
     }
 
     /// Appends to the table of lines; 0 when it is full.
-    fn write_site(&mut self, site: &Location<'_>) -> u32 {
-        let path = site.file().as_bytes();
+    fn write_site(&mut self, line: u32, column: u32, text: &str) -> u32 {
+        let path = text.as_bytes();
         let at = HEADER_BYTES + self.sites_bytes;
         if self.sites_bytes + 12 + path.len() > SITES_BYTES {
             return 0;
         }
-        self.put(at, &site.line().to_le_bytes());
-        self.put(at + 4, &site.column().to_le_bytes());
+        self.put(at, &line.to_le_bytes());
+        self.put(at + 4, &column.to_le_bytes());
         self.put(at + 8, &(path.len() as u32).to_le_bytes());
         self.put(at + 12, path);
         self.sites_bytes += 12 + path.len();
         self.word(64)
             .store(self.sites_bytes as u64, Ordering::Release);
-        1 + self.sites.values().filter(|n| **n > 0).count() as u32
+        1 + self.sites.values().copied().max().unwrap_or(0)
     }
 }
 

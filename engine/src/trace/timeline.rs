@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! 1. Spans of a thread nest: of two, one encloses the other or they are disjoint.
-//! 2. A message has one arrow if both its ends were recorded, else none.
+//! 2. A message has one arrow if both its ends were recorded, else none; one along an edge has
+//!    an arrow to each task that reads it.
 //! 3. No span ends before it begins.
 
 use super::event::{Event, Kind, Phase};
@@ -26,8 +27,8 @@ pub struct Span<'a> {
     pub unfinished: bool,
 }
 
-/// A message from its start to the receive that has all of it: indices of
-/// spans.
+/// A message from its start to the receive that has all of it, or from its put to the call of
+/// the task that reads it: indices of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrow {
     /// The start, at the sender.
@@ -161,5 +162,31 @@ fn arrows(threads: &[Thread], spans: &[Span<'_>]) -> Vec<Arrow> {
             }
         }
     }
+    arrows.extend(edges(threads, spans));
     arrows
+}
+
+/// Arrows along edges of task graphs.
+fn edges(threads: &[Thread], spans: &[Span<'_>]) -> Vec<Arrow> {
+    // Communicator, run, producer's rank, consumer's rank, number.
+    type Message = (u64, u32, u32, u32, u64);
+    let of_kind = |kind: Kind| {
+        let spans = spans.iter().enumerate();
+        spans.filter(move |(_, span)| span.event.kind == kind)
+    };
+    let mut puts: HashMap<Message, usize> = HashMap::new();
+    for (from, Span { event, thread, .. }) in of_kind(Kind::TaskPut) {
+        let rank = threads[*thread].rank;
+        puts.insert(
+            (event.context, event.tag, rank, event.world, event.number),
+            from,
+        );
+    }
+    let arrow = |(to, span): (usize, &Span<'_>)| {
+        let (event, rank) = (&span.event, threads[span.thread].rank);
+        let message = (event.context, event.tag, event.world, rank, event.number);
+        let from = *puts.get(&message)?;
+        Some(Arrow { from, to })
+    };
+    of_kind(Kind::TaskRead).filter_map(arrow).collect()
 }

@@ -28,6 +28,12 @@ const VERSIONS: &[(u16, u64)] = &[
     (13, 0x9d99_fc0f_23b2_ce2e),
     // Messages along edges of task graphs.
     (14, 0x74a4_221b_93c5_040f),
+    // Several runs of a graph at once, long messages along edges.
+    (15, 0xe008_52de_cf20_a582),
+    // Messages between processes may be delayed.
+    (16, 0xe008_52de_cf20_a582),
+    // Ends of tasks are asked for.
+    (17, 0xf0a0_0944_d89b_61ce),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -1,13 +1,18 @@
-//! Which rank owns which points.
+//! Which rank owns which points, and which of its tasks.
 //!
 //! ```text
 //!           0 1 2 3 4 5 6 7 8 9       10 points along an axis over 3 ranks:
 //! ghost -> . [0 1 2] [3 4 5] [6 7 8 9] . <- boundary: always zero
 //! ```
+//!
+//! In a task graph the block of a rank is cut in the same way into blocks of tasks.
 
 use osier::{Error, ErrorKind, Result};
 
-use super::options::Triple;
+use super::options::{Factor, Triple};
+
+/// Tasks of a rank where neither the user nor the grid says otherwise.
+const USUAL_FACTOR: usize = 4;
 
 /// A grid of points over a grid of ranks. All triples are along z, y, x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +21,11 @@ pub struct Decomposition {
     pub grid: [usize; 3],
     /// Ranks along each dimension.
     pub ranks: [usize; 3],
+    /// Blocks of a rank along each dimension: one, unless tasks have them.
+    pub factor: [usize; 3],
 }
 
-/// The points of one rank.
+/// The points of one rank, or of one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Global indices of the first point.
@@ -73,14 +80,77 @@ impl Decomposition {
         Ok(Self {
             grid: points,
             ranks,
+            factor: [1; 3],
         })
     }
 
-    /// The block at the given coordinates in the grid of ranks. Blocks differ
+    /// The same ranks with several blocks each, one for each task.
+    ///
+    /// # Errors
+    /// If there are more tasks than points along a dimension.
+    pub fn over_tasks(self, factor: Option<Factor>) -> Result<Self> {
+        let most = [0, 1, 2].map(|d| self.grid[d] / self.ranks[d]);
+        let argument = |given: String, what: String, hint: &str| {
+            let text = format!(
+                "--factor {given} on --grid {} over {} ranks: {what} (hint: {hint})",
+                Triple::from_zyx(self.grid),
+                Triple::from_zyx(self.ranks)
+            );
+            Err(Error::new(ErrorKind::Argument, text))
+        };
+        let factor = match factor {
+            Some(Factor::Shape(shape)) if fits(&most, &shape.zyx()) => shape.zyx(),
+            Some(Factor::Shape(shape)) => {
+                return argument(
+                    shape.to_string(),
+                    "more tasks than points along a dimension".into(),
+                    &format!("at most {}", Triple::from_zyx(most)),
+                );
+            }
+            Some(Factor::Number(number)) => match choose(number, &most) {
+                Some(factor) => factor,
+                None => {
+                    return argument(
+                        number.to_string(),
+                        format!(
+                            "no shape of {number} tasks fits the {} points of a rank",
+                            Triple::from_zyx(most)
+                        ),
+                        "each task needs a point; name another number, or one along each dimension as in 1x2x2",
+                    );
+                }
+            },
+            None => {
+                let fitting = (1..=USUAL_FACTOR).rev();
+                fitting
+                    .filter_map(|n| choose(n, &most))
+                    .next()
+                    .unwrap_or([1; 3])
+            }
+        };
+        Ok(Self { factor, ..self })
+    }
+
+    /// Blocks along each dimension.
+    pub fn blocks(&self) -> [usize; 3] {
+        [0, 1, 2].map(|d| self.ranks[d] * self.factor[d])
+    }
+
+    /// The coordinates of the blocks of the rank at these coordinates, in row-major order.
+    pub fn of_rank(&self, coords: &[usize]) -> Vec<[usize; 3]> {
+        let along = |d: usize| (0..self.factor[d]).map(move |n| coords[d] * self.factor[d] + n);
+        let planes = along(0).flat_map(|z| along(1).map(move |y| [z, y]));
+        planes
+            .flat_map(|[z, y]| along(2).map(move |x| [z, y, x]))
+            .collect()
+    }
+
+    /// The block at the given coordinates in the grid of blocks. Blocks differ
     /// by at most one point along each dimension.
     pub fn block(&self, coords: &[usize]) -> Block {
+        let blocks = self.blocks();
         let first = |d: usize, at: usize| {
-            let wide = self.grid[d] as u128 * at as u128 / self.ranks[d] as u128;
+            let wide = self.grid[d] as u128 * at as u128 / blocks[d] as u128;
             wide as usize
         };
         let start = [0, 1, 2].map(|d| first(d, coords[d]));
@@ -177,6 +247,39 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|n| *n == 1));
+    }
+
+    #[test]
+    fn tasks_have_the_points_of_their_rank() {
+        let ranks = Decomposition::new(6, Triple([7, 10, 5]), Some(Triple([1, 3, 2])));
+        let ranks = ranks.expect("it fits");
+        for factor in ["1", "3", "4", "2x3x1", "7x3x2"] {
+            let tasks = ranks.over_tasks(Some(factor.parse().expect("a factor")));
+            let tasks = tasks.expect(factor);
+            for coords in [[0, 0, 0], [1, 2, 0], [1, 1, 0]] {
+                let whole = ranks.block(&coords);
+                let own = tasks.of_rank(&coords);
+                assert_eq!(own.len(), tasks.factor.iter().product::<usize>());
+                let points = own.iter().map(|at| tasks.block(at).points);
+                let points = points.map(|n| n.iter().product::<usize>());
+                assert_eq!(
+                    points.sum::<usize>(),
+                    whole.points.iter().product::<usize>()
+                );
+                assert_eq!(tasks.block(&own[0]).first, whole.first);
+            }
+        }
+        let usual = |size, grid| {
+            let ranks = Decomposition::new(size, Triple(grid), None).expect("it fits");
+            ranks.over_tasks(None).expect("some fit").factor
+        };
+        assert_eq!(usual(1, [64; 3]), [2, 2, 1]);
+        assert_eq!(usual(1, [3, 1, 1]), [1, 1, 3]);
+        assert_eq!(usual(1, [1; 3]), [1; 3]);
+        for factor in [Factor::Number(11), Factor::Shape(Triple([8, 1, 1]))] {
+            let e = ranks.over_tasks(Some(factor)).expect_err("too many");
+            assert!(e.to_string().contains("hint"), "{e}");
+        }
     }
 
     #[test]

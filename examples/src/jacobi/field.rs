@@ -4,13 +4,17 @@
 //! bit. On a device nothing but the ghosts' layers leaves or enters it, and those go
 //! straight between the arrays of two ranks; the host sees the field when it asks.
 
+use std::time::{Duration, Instant};
+
 use osier::devices::{DeviceError, DeviceSlice, DeviceView, Kernel};
 use osier::{Communicator, Result};
 
 use super::decomposition::Block;
 use super::halo::{Faces, Halo, Neighbors};
-use super::kernel;
+use super::kernel::{self, Points};
+use super::layers::{face_points, fill_ghosts};
 use crate::gpu::Gpu;
+use crate::variant::zeros;
 
 /// A field with the one that is made from it.
 #[derive(Debug)]
@@ -28,6 +32,17 @@ pub struct HostField {
     halo: Halo,
     old: Vec<f64>,
     new: Vec<f64>,
+    /// What a sweep still has to do: all, or the layers that waited for ghosts.
+    ahead: Ahead,
+    /// Where faces arrive while the field is swept.
+    arriving: [Vec<f64>; 6],
+}
+
+/// Points of a sweep that has begun, or of the next.
+#[derive(Debug)]
+enum Ahead {
+    All,
+    Layers(Vec<Points>),
 }
 
 /// In the memory of a device.
@@ -74,6 +89,8 @@ impl Field {
                 halo,
                 old,
                 new,
+                ahead: Ahead::All,
+                arriving: Default::default(),
             }))
         }))
     }
@@ -157,15 +174,31 @@ impl Field {
         }
     }
 
-    /// One sweep; on a device it is queued.
+    /// Sweeps the points that need no ghosts while the ghosts are on their way; the next
+    /// [`Field::sweep`] sweeps the others. Returns the time in communication. On a device it
+    /// is [`Field::exchange`].
+    ///
+    /// # Errors
+    /// Communication fails.
+    pub fn exchange_and_sweep(&mut self, comm: &Communicator) -> Result<Duration> {
+        match self {
+            Field::Host(field) => field.exchange_and_sweep(comm),
+            Field::Device(field) => {
+                let begin = Instant::now();
+                field.exchange(comm)?;
+                Ok(begin.elapsed())
+            }
+        }
+    }
+
+    /// One sweep, or the rest of one that has begun; on a device it is queued.
     ///
     /// # Errors
     /// The device refuses.
     pub fn sweep(&mut self) -> Result<()> {
         match self {
             Field::Host(field) => {
-                kernel::sweep(&field.old, &mut field.new, &field.block);
-                std::mem::swap(&mut field.old, &mut field.new);
+                field.sweep();
                 Ok(())
             }
             Field::Device(field) => Ok(field.sweep()?),
@@ -183,6 +216,18 @@ impl Field {
         }
     }
 
+    /// The field, ghosts included.
+    ///
+    /// # Errors
+    /// Work on the device has failed.
+    pub fn into_values(mut self) -> Result<Vec<f64>> {
+        self.values()?;
+        Ok(match self {
+            Field::Host(field) => field.old,
+            Field::Device(field) => field.seen.unwrap_or_default(),
+        })
+    }
+
     /// The field as the host sees it, ghosts included.
     ///
     /// # Errors
@@ -192,6 +237,42 @@ impl Field {
             Field::Host(field) => Ok(&field.old),
             Field::Device(field) => field.values(),
         }
+    }
+}
+
+impl HostField {
+    fn exchange_and_sweep(&mut self, comm: &Communicator) -> Result<Duration> {
+        let waits = self.halo.neighbors().0.map(|neighbor| neighbor.is_some());
+        let (inner, layers) = kernel::split(&self.block, waits);
+        for side in (0..6).filter(|side| waits[*side]) {
+            self.arriving[side].resize(face_points(&self.block, side), 0.0);
+        }
+        let (old, new, block) = (&self.old, &mut self.new, &self.block);
+        let mut talking = self
+            .halo
+            .exchange_beside(comm, old, &mut self.arriving, |poll| {
+                kernel::sweep(old, new, block, &inner, poll);
+            })?;
+        let begin = Instant::now();
+        for side in (0..6).filter(|side| waits[*side]) {
+            fill_ghosts(&mut self.old, &self.block, side, &self.arriving[side])?;
+        }
+        talking += begin.elapsed();
+        self.ahead = Ahead::Layers(layers);
+        Ok(talking)
+    }
+
+    fn sweep(&mut self) {
+        let (old, new, block) = (&self.old, &mut self.new, &self.block);
+        match std::mem::replace(&mut self.ahead, Ahead::All) {
+            Ahead::All => kernel::sweep(old, new, block, &kernel::interior(block), || {}),
+            Ahead::Layers(layers) => {
+                for points in &layers {
+                    kernel::sweep(old, new, block, points, || {});
+                }
+            }
+        }
+        std::mem::swap(&mut self.old, &mut self.new);
     }
 }
 
@@ -269,12 +350,4 @@ impl DeviceField {
         };
         Ok(self.seen.insert(values))
     }
-}
-
-/// Zeros, or nothing if memory is full.
-fn zeros(elements: usize) -> Option<Vec<f64>> {
-    let mut field = Vec::new();
-    field.try_reserve_exact(elements).ok()?;
-    field.resize(elements, 0.0);
-    Some(field)
 }

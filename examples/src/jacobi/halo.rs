@@ -7,15 +7,18 @@
 //!
 //! Each face is a subarray type: nothing is packed by hand. That no ghost that
 //! is received into shares a point with anything sent is checked once, by
-//! [`Regions::new`]; a sweep then lends the whole array to a scope.
+//! [`Regions::new`]; a synchronous exchange then lends the whole array to a scope.
 //!
-//! Nothing is computed meanwhile: the array is lent as a whole, and where
-//! ranks share memory, and here also cores, it is their processors that copy.
+//! Where the array is swept meanwhile, faces arrive in memory of their own: ghosts would lie
+//! between the points that are read.
+
+use std::time::{Duration, Instant};
 
 use osier::buffers::{Region, Regions};
-use osier::{Communicator, Datatype, Layout, Order, Result, Type};
+use osier::{Communicator, Datatype, Layout, Order, Result, Type, View};
 
 use super::decomposition::Block;
+use crate::variant::compute_beside;
 
 /// Neighbors of a block: for dimension `d`, entry `2 d` is the low side and `2 d + 1`
 /// the high side; `None` at the boundary of the grid, as MPI's `PROC_NULL`.
@@ -66,6 +69,7 @@ impl Faces {
 #[derive(Debug)]
 pub struct Halo {
     faces: Regions<f64>,
+    sends: Vec<Layout>,
     neighbors: Neighbors,
 }
 
@@ -75,9 +79,47 @@ impl Halo {
         let faces = Faces::new(block)?;
         let regions = |layouts: Vec<Layout>| layouts.into_iter().map(Region::new).collect();
         Ok(Self {
+            sends: faces.sends.clone(),
             faces: Regions::new(regions(faces.sends), regions(faces.receives))?,
             neighbors: Neighbors::new(comm)?,
         })
+    }
+
+    /// Neighbors by side.
+    pub fn neighbors(&self) -> Neighbors {
+        self.neighbors
+    }
+
+    /// Receives the faces of the neighbors into `arriving`, by side, and computes meanwhile, as
+    /// [`compute_beside`]. The memory of a side with a neighbor is as long as its face. Returns
+    /// the time in communication: all but `compute`.
+    pub fn exchange_beside(
+        &self,
+        comm: &Communicator,
+        field: &[f64],
+        arriving: &mut [Vec<f64>; 6],
+        compute: impl FnOnce(&mut dyn FnMut()),
+    ) -> Result<Duration> {
+        let sends = self.sends.iter().map(|face| View::new(field, 0, face, 1));
+        let sends: Vec<_> = sends.collect::<Result<_>>()?;
+        let begin = Instant::now();
+        let mut computed = Duration::ZERO;
+        comm.scope(|s| {
+            let mut pending = Vec::with_capacity(12);
+            for (side, face) in arriving.iter_mut().enumerate() {
+                if let Some(neighbor) = self.neighbors.0[side] {
+                    pending.push(s.irecv(&mut face[..], neighbor, side ^ 1)?);
+                }
+            }
+            for (side, face) in sends.iter().enumerate() {
+                if let Some(neighbor) = self.neighbors.0[side] {
+                    pending.push(s.isend(face, neighbor, side)?);
+                }
+            }
+            computed = compute_beside(pending, compute)?;
+            Ok(())
+        })?;
+        Ok(begin.elapsed().saturating_sub(computed))
     }
 
     /// Fills the ghosts from the neighbors.

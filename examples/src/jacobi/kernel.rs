@@ -10,8 +10,11 @@
 //! minute; 2 ranks 447, 4 ranks 405 M updates/s (2 cores of a Xeon, model 143,
 //! under KVM, busy with other work, 2026-11-21).
 
+use std::ops::Range;
+
 use super::decomposition::Block;
 use super::mode::Mode;
+use crate::hash;
 
 const SIXTH: f64 = 1.0 / 6.0;
 
@@ -28,37 +31,76 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The rows about interior points `z`, `y`, counted from 1.
+    /// The rows about points `x` of the row `z`, `y`; interior points count from 1.
     #[inline]
-    fn new(field: &'a [f64], block: &Block, z: usize, y: usize) -> Self {
-        let n = block.points[2];
-        let row = |z, y, x| {
-            let at = block.at(z, y, x);
-            &field[at..at + n]
+    fn new(field: &'a [f64], block: &Block, z: usize, y: usize, x: &Range<usize>) -> Self {
+        let row = |z, y, from| {
+            let at = block.at(z, y, from);
+            &field[at..at + x.len()]
         };
         Self {
-            here: row(z, y, 1),
-            west: row(z, y, 0),
-            east: row(z, y, 2),
-            south: row(z, y - 1, 1),
-            north: row(z, y + 1, 1),
-            down: row(z - 1, y, 1),
-            up: row(z + 1, y, 1),
+            here: row(z, y, x.start),
+            west: row(z, y, x.start - 1),
+            east: row(z, y, x.start + 1),
+            south: row(z, y - 1, x.start),
+            north: row(z, y + 1, x.start),
+            down: row(z - 1, y, x.start),
+            up: row(z + 1, y, x.start),
         }
     }
 }
 
-/// One sweep: every point of `new` becomes the mean of its six neighbors in
-/// `old`. The order of the additions is part of the result.
-pub fn sweep(old: &[f64], new: &mut [f64], block: &Block) {
-    let [nz, ny, nx] = block.points;
+/// Points of a block along z, y and x; its first interior point is 1, 1, 1.
+pub type Points = [Range<usize>; 3];
+
+/// The interior points of a block.
+pub fn interior(block: &Block) -> Points {
+    block.points.map(|n| 1..n + 1)
+}
+
+/// The interior points in parts: those that are updated without the ghosts of the sides in
+/// `waits`, which may be none, and a layer for each of these sides. A point is in one part.
+/// Sides are numbered as in [`super::halo::Neighbors`].
+pub fn split(block: &Block, waits: [bool; 6]) -> (Points, Vec<Points>) {
+    let mut inner = interior(block);
+    let mut layers = Vec::new();
+    for (side, _) in waits.iter().enumerate().filter(|(_, waits)| **waits) {
+        let along = inner[side / 2].clone();
+        if along.is_empty() {
+            continue;
+        }
+        let (layer, rest) = match side % 2 {
+            0 => (along.start..along.start + 1, along.start + 1..along.end),
+            _ => (along.end - 1..along.end, along.start..along.end - 1),
+        };
+        let mut points = inner.clone();
+        points[side / 2] = layer;
+        layers.push(points);
+        inner[side / 2] = rest;
+    }
+    (inner, layers)
+}
+
+/// One sweep: each of these points of `new` becomes the mean of its six neighbors in `old`.
+/// The order of the additions is part of the result. `between` is called after each plane
+/// of a tile.
+pub fn sweep(
+    old: &[f64],
+    new: &mut [f64],
+    block: &Block,
+    points: &Points,
+    mut between: impl FnMut(),
+) {
+    let [zs, ys, xs] = points;
     let tile = tile_rows(block);
-    for y0 in (1..=ny).step_by(tile) {
-        for z in 1..=nz {
-            for y in y0..=ny.min(y0 + tile - 1) {
-                let at = block.at(z, y, 1);
-                update_row(&Rows::new(old, block, z, y), &mut new[at..at + nx]);
+    for y0 in ys.clone().step_by(tile) {
+        for z in zs.clone() {
+            for y in y0..ys.end.min(y0 + tile) {
+                let at = block.at(z, y, xs.start);
+                let rows = Rows::new(old, block, z, y, xs);
+                update_row(&rows, &mut new[at..at + xs.len()]);
             }
+            between();
         }
     }
 }
@@ -86,12 +128,12 @@ fn tile_rows(block: &Block) -> usize {
 /// factor. Needs the ghosts. Summed by rows, then planes, so that the rounding
 /// of a sum over many points stays near that of a sum over few.
 pub fn residual_squares(field: &[f64], block: &Block) -> f64 {
-    let [nz, ny, _] = block.points;
+    let [nz, ny, nx] = block.points;
     let mut total = 0.0;
     for z in 1..=nz {
         let mut plane = 0.0;
         for y in 1..=ny {
-            plane += residual_row(&Rows::new(field, block, z, y));
+            plane += residual_row(&Rows::new(field, block, z, y, &(1..nx + 1)));
         }
         total += plane;
     }
@@ -158,28 +200,16 @@ pub fn checksum(field: &[f64], block: &Block, grid: [usize; 3]) -> u64 {
             let row = (block.first[0] + z) * grid[1] + block.first[1] + y;
             let first = (row * grid[2] + block.first[2]) as u64;
             let at = block.at(z + 1, y + 1, 1);
-            for (point, index) in field[at..at + nx].iter().zip(first..) {
-                sum = sum.wrapping_add(mix(mix(index) ^ point.to_bits()));
-            }
+            sum = hash::checksum(&field[at..at + nx], first).wrapping_add(sum);
         }
     }
     sum
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast Splittable
-/// Pseudorandom Number Generators", OOPSLA 2014), one step ahead so that 0 is
-/// no fixed point.
-#[inline]
-fn mix(n: u64) -> u64 {
-    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    n ^ (n >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::mix;
 
     fn block() -> Block {
         Block {
@@ -199,7 +229,7 @@ mod tests {
         let block = block();
         let old = noise(block.elements());
         let mut new = vec![-1.0; old.len()];
-        sweep(&old, &mut new, &block);
+        sweep(&old, &mut new, &block, &interior(&block), || {});
         let u = |z, y, x| old[block.at(z, y, x)];
         let mut squares = 0.0;
         for z in 0..=block.points[0] + 1 {
@@ -225,6 +255,40 @@ mod tests {
         }
         let fast = residual_squares(&old, &block);
         assert!((fast - squares).abs() <= 1e-13 * squares);
+    }
+
+    #[test]
+    fn parts_of_a_sweep_are_the_sweep() {
+        for points in [[3, 40, 13], [1, 2, 3], [2, 1, 1], [1, 1, 1]] {
+            let block = Block {
+                first: [0; 3],
+                points,
+            };
+            let old = noise(block.elements());
+            let mut whole = vec![-1.0; old.len()];
+            sweep(&old, &mut whole, &block, &interior(&block), || {});
+            for waits in 0..64 {
+                let waits = [0, 1, 2, 3, 4, 5].map(|side| waits >> side & 1 == 1);
+                let (inner, layers) = split(&block, waits);
+                let parts = || std::iter::once(&inner).chain(&layers);
+                let sizes = parts().map(|p| p.iter().map(Range::len).product::<usize>());
+                assert_eq!(sizes.sum::<usize>(), points.iter().product::<usize>());
+                let mut new = vec![-1.0; old.len()];
+                for part in parts() {
+                    sweep(&old, &mut new, &block, part, || {});
+                }
+                assert!(new == whole, "{points:?}, {waits:?}");
+                // What is left in the middle touches no side that is waited for.
+                for side in 0..6 {
+                    let along = &inner[side / 2];
+                    let reached = match side % 2 {
+                        0 => along.start == 1,
+                        _ => along.end == points[side / 2] + 1,
+                    };
+                    assert!(!waits[side] || !reached || along.is_empty());
+                }
+            }
+        }
     }
 
     #[test]

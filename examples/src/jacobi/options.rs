@@ -4,6 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use osier::{Error, ErrorKind};
+
+use crate::variant::By;
+
 /// 7-point Jacobi for Poisson's equation on a block-decomposed 3-D grid
 #[derive(clap::Parser, Clone, Debug)]
 #[command(
@@ -13,13 +17,20 @@ use std::str::FromStr;
   osier run -n 2 -- jacobi3d --grid 512 --sweeps 20        512^3 points
   osier run -n 6 -- jacobi3d --grid 200x100x60 --ranks 3x2x1
   osier run -n 8 -- jacobi3d --grid 64 --sweeps 100 --quiet --checksum
+  osier run -n 2 -- jacobi3d --by overlap                  sweeps beside messages
+  osier run -n 2 -- jacobi3d --by graph --factor 1x1x4 --workers 2
   osier run -n 2 -- jacobi3d --device --grid 512 --sweeps 200      on GPUs
   jacobi3d --grid 64                                       one rank, no launcher
 
 The field starts as a discrete eigenmode, so it is known after any number of
-sweeps; the program fails if a point is wrong."
+sweeps; the program fails if a point is wrong. It has the same bits for every
+number of ranks, tasks and workers, whichever way it is swept."
 )]
 pub struct Options {
+    /// How faces are exchanged and blocks swept
+    #[arg(long, value_enum, default_value_t = By::Sync)]
+    pub by: By,
+
     /// Interior points: N for a cube, or NXxNYxNZ
     #[arg(long, value_name = "N|NXxNYxNZ", default_value = "256")]
     pub grid: Triple,
@@ -27,6 +38,15 @@ pub struct Options {
     /// Ranks along x, y and z; their product is the number of ranks [default: chosen to fit]
     #[arg(long, value_name = "PXxPYxPZ")]
     pub ranks: Option<Triple>,
+
+    /// Tasks of a rank: a number, or NXxNYxNZ along the dimensions; of --by graph
+    /// [default: 4, less on tiny grids]
+    #[arg(long, value_name = "N|NXxNYxNZ")]
+    pub factor: Option<Factor>,
+
+    /// Threads of a rank that run tasks; of --by graph [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
 
     /// Keep the field in the memory of a GPU, and exchange faces from there; without a
     /// GPU on an emulated one, which is slow
@@ -61,6 +81,53 @@ pub struct Options {
     /// No progress bar and no table
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+impl Options {
+    /// Workers of a rank.
+    pub fn workers(&self) -> usize {
+        self.workers.map_or(1, usize::from)
+    }
+
+    /// Whether the options go together.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn check(&self) -> osier::Result<()> {
+        self.by.check_task_options(&[
+            ("--factor", self.factor.is_some()),
+            ("--workers", self.workers.is_some()),
+        ])?;
+        if self.device && self.by != By::Sync {
+            let text = format!(
+                "--device with --by {}: fields on devices are swept by --by sync only",
+                self.by
+            );
+            return Err(Error::new(ErrorKind::Argument, text));
+        }
+        Ok(())
+    }
+}
+
+/// Tasks of a rank: how many, or how many along each dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factor {
+    /// Their number; the shape is chosen.
+    Number(usize),
+    /// Their shape.
+    Shape(Triple),
+}
+
+impl FromStr for Factor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let triple: Triple = text.parse()?;
+        Ok(match text.contains(['x', 'X']) {
+            true => Factor::Shape(triple),
+            false => Factor::Number(triple.0[0]),
+        })
+    }
 }
 
 /// Three numbers above zero: along x, y and z.
@@ -116,6 +183,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Options::command().debug_assert();
+    }
+
+    #[test]
+    fn a_factor_is_a_number_or_a_shape() {
+        assert_eq!("4".parse(), Ok(Factor::Number(4)));
+        assert_eq!("4x1x2".parse(), Ok(Factor::Shape(Triple([4, 1, 2]))));
+        assert!("0".parse::<Factor>().is_err());
     }
 
     #[test]

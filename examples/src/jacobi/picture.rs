@@ -67,12 +67,12 @@ impl Cut {
     }
 }
 
-/// Collects the middle slice at rank 0; `None` at the others. Collective.
+/// Collects the middle slice at rank 0; `None` at the others. Takes the blocks of this rank
+/// in the order of [`Decomposition::of_rank`]. Collective.
 pub fn collect(
     comm: &Communicator,
     parts: &Decomposition,
-    block: &Block,
-    field: &[f64],
+    fields: &[(Block, Vec<f64>)],
 ) -> Result<Option<Slice>> {
     let cut = Cut::middle(parts.grid);
     let [height, width] = cut.size;
@@ -84,8 +84,8 @@ pub fn collect(
     let mut places = Vec::new();
     if let (true, Some(topology)) = (root, comm.cart()) {
         for rank in 0..comm.size() {
-            let theirs = parts.block(&topology.coords_of(rank)?);
-            if let Some(part) = cut.part(&theirs) {
+            let theirs = parts.of_rank(&topology.coords_of(rank)?);
+            for part in theirs.iter().filter_map(|at| cut.part(&parts.block(at))) {
                 let place = Type::subarray(
                     &cut.size,
                     &part.count,
@@ -101,17 +101,19 @@ pub fn collect(
     let places = Regions::new(Vec::new(), places)?;
 
     // What this rank sends.
-    let mine = cut
-        .part(block)
-        .map(|part| thinned(&cut, block, &part, field));
-    let mine = mine.transpose()?;
+    let mine = fields.iter().filter_map(|(block, field)| {
+        let part = cut.part(block)?;
+        Some(thinned(&cut, block, &part, field))
+    });
+    let mine: Vec<_> = mine.collect::<Result<_>>()?;
 
     comm.scope(|s| {
         let places = s.regions(&mut values, &places)?;
         for (index, &source) in sources.iter().enumerate() {
             places.irecv(index, source, TAG)?;
         }
-        if let Some(view) = &mine {
+        // Messages of a rank arrive in the order in which they are sent.
+        for view in &mine {
             s.isend(view, 0, TAG)?;
         }
         Ok(())
@@ -284,6 +286,7 @@ mod tests {
         let parts = Decomposition {
             grid: [5, 1500, 2050],
             ranks: [2, 2, 3],
+            factor: [1; 3],
         };
         let cut = Cut::middle(parts.grid);
         assert_eq!((cut.step, cut.size), (3, [500, 684]));

@@ -5,18 +5,24 @@ use std::path::PathBuf;
 
 use super::decomposition::Decomposition;
 use super::options::Triple;
+use crate::variant::{By, Workers, shares};
 
 /// Result of a run, the same at all ranks.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Grid and ranks.
+    /// How the field was swept.
+    pub by: By,
+    /// Grid, ranks and tasks.
     pub decomposition: Decomposition,
     /// Sweeps.
     pub sweeps: usize,
     /// Time of the sweeps, of the slowest rank.
     pub seconds: f64,
-    /// Largest and mean share of the time in communication, waiting included.
-    pub communication: (f64, f64),
+    /// Largest and mean share of the time of a rank in communication, waiting included; in a
+    /// graph, of its workers without work.
+    pub waiting: (f64, f64),
+    /// Of a graph: what its workers did.
+    pub workers: Option<Workers>,
     /// Residual norms: sweeps done, and the norm. The last is that of the end.
     pub norms: Vec<(usize, f64)>,
     /// Largest difference to the exact field.
@@ -55,7 +61,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |name: &str, value: String| writeln!(f, "{name:<15}{value}");
+        let mut line = |name: &str, value: String| writeln!(f, "{name:<16}{value}");
         let d = &self.decomposition;
         let ranks: usize = d.ranks.iter().product();
         line(
@@ -67,22 +73,34 @@ impl fmt::Display for Report {
             ),
         )?;
         line("ranks", format!("{ranks} = {}", Triple::from_zyx(d.ranks)))?;
+        if let Some(workers) = &self.workers {
+            let blocks = d.blocks();
+            let count: usize = blocks.iter().product();
+            let factor: usize = d.factor.iter().product();
+            line(
+                "tasks",
+                format!(
+                    "{count} = {}, {factor} for each rank",
+                    Triple::from_zyx(blocks)
+                ),
+            )?;
+            line("workers", format!("{} for each rank", workers.per_rank))?;
+        }
+        line("swept by", self.by.to_string())?;
         line("field on", self.place.clone())?;
         line("sweeps", self.sweeps.to_string())?;
         line("seconds", format!("{:.3}", self.seconds))?;
+        if self.sweeps > 0 {
+            let sweep = self.seconds / self.sweeps as f64;
+            line("time of a sweep", format!("{:.3} ms", 1e3 * sweep))?;
+        }
         line(
             "updates/s",
             format!("{:.1} M", self.updates_per_second() / 1e6),
         )?;
-        let (max, mean) = self.communication;
-        line(
-            "communication",
-            format!(
-                "{:.1} % of the time on average, {:.1} % at most (waiting included)",
-                mean * 100.0,
-                max * 100.0
-            ),
-        )?;
+        for (name, value) in shares(self.workers.as_ref(), self.waiting) {
+            line(name, value)?;
+        }
         line("residual norm", format!("{:.12e}", self.residual()))?;
         line(
             "max error",

@@ -7,7 +7,9 @@ use osier_tasks::describe::Description;
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, Ranks};
 use osier_tasks::instance::{Elsewhere, Instance, Outside};
+use osier_tasks::memory::Memory;
 use osier_tasks::worker::{Counts, Crew, Step, Worker};
+use osier_tasks::writing::Room;
 use std::collections::VecDeque;
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -88,6 +90,8 @@ pub fn build(
 
 enum Letter {
     Put(u32, Vec<u8>),
+    /// A long message, and whether its delivery has begun.
+    Long(u32, Arc<Memory>, bool),
     Credit(u32, u32),
     Fail(u32, String),
     Ended(u32),
@@ -108,7 +112,21 @@ impl Net {
     }
 }
 
+/// Most bytes of a message that is copied to another rank.
+const MOST_COPIED: usize = 16;
+
 impl Outside for Net {
+    fn put_memory(&self, rank: u32, place: u32, memory: &Arc<Memory>) {
+        match memory.bytes().len() {
+            ..=MOST_COPIED => self.put(rank, place, memory.bytes()),
+            _ => self.post(rank, Letter::Long(place, memory.clone(), false)),
+        }
+    }
+
+    fn most_copied(&self, _: u32) -> usize {
+        MOST_COPIED
+    }
+
     fn put(&self, rank: u32, place: u32, packed: &[u8]) {
         self.post(rank, Letter::Put(place, packed.to_vec()));
     }
@@ -133,6 +151,9 @@ pub struct Job {
     instances: Vec<Instance>,
     crews: Vec<(Crew, Vec<Worker>)>,
     wires: Wires,
+    /// The rank that has failed, and who knows.
+    dead: Option<usize>,
+    told: Vec<bool>,
 }
 
 impl Job {
@@ -148,7 +169,7 @@ impl Job {
             .enumerate()
             .map(|(rank, graph)| {
                 let wires = wires.clone();
-                graph.instance(workers, Some(Box::new(Net { rank, wires })))
+                graph.instance(1, workers, Some(Box::new(Net { rank, wires })))
             })
             .collect();
         let crews = instances.iter().map(Crew::new).collect();
@@ -156,7 +177,14 @@ impl Job {
             instances,
             crews,
             wires,
+            dead: None,
+            told: vec![false; ranks],
         }
+    }
+
+    /// A rank fails: what it has sent still arrives.
+    pub fn fail(&mut self, rank: usize) {
+        self.dead = Some(rank);
     }
 
     /// One worker's step, or one message, as chance decides. False: nothing happened there.
@@ -167,6 +195,9 @@ impl Job {
             let from = random.below(ranks as u64) as usize;
             return self.deliver(from, rank);
         }
+        if self.dead == Some(rank) {
+            return false;
+        }
         let (crew, workers) = &mut self.crews[rank];
         let worker = random.below(workers.len() as u64) as usize;
         if random.below(32) == 0 {
@@ -176,13 +207,34 @@ impl Job {
         workers[worker].step(&self.instances[rank], crew) == Step::Ran
     }
 
-    fn deliver(&self, from: usize, to: usize) -> bool {
+    fn deliver(&mut self, from: usize, to: usize) -> bool {
+        if self.dead == Some(to) {
+            return false;
+        }
         let letter = self.wires[from][to].lock().expect("no panic").pop_front();
+        if letter.is_none() && self.dead == Some(from) && !self.told[to] {
+            self.told[to] = true;
+            let rank = from as u32;
+            self.instances[to].lose(rank, "has failed", false, &mut Elsewhere);
+            return true;
+        }
         let (instance, from) = (&self.instances[to], from as u32);
         let sound = match letter {
             None => return false,
             Some(Letter::Put(place, packed)) => {
                 instance.deliver(from, place, &packed, &mut Elsewhere)
+            }
+            Some(Letter::Long(place, memory, begun)) => {
+                if !begun {
+                    self.begin(to, (from, place), &memory);
+                    let letter = Letter::Long(place, memory, true);
+                    let wire = &self.wires[from as usize][to];
+                    wire.lock().expect("no panic").push_front(letter);
+                } else {
+                    // SAFETY: `begin` has written all of it.
+                    unsafe { instance.end_delivery(from, place, &mut Elsewhere) };
+                }
+                true
             }
             Some(Letter::Credit(place, messages)) => {
                 instance.credit(from, place, messages, &mut Elsewhere)
@@ -196,13 +248,31 @@ impl Job {
         true
     }
 
+    /// Writes a long message to its room.
+    fn begin(&self, to: usize, (from, place): (u32, u32), memory: &Memory) {
+        let bytes = memory.bytes();
+        match self.instances[to].begin_delivery(from, place, bytes.len()) {
+            // SAFETY: the room is for all of the message.
+            Room::At(room) => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), room, bytes.len());
+            },
+            other => panic!("{other:?} for {} bytes", bytes.len()),
+        }
+    }
+
+    /// Some events, as chance decides.
+    pub fn some(&mut self, steps: u64, random: &mut Random) {
+        for _ in 0..steps {
+            self.step(random);
+        }
+    }
+
     /// Runs until all ranks have ended. False: nothing can move any more.
     pub fn run(&mut self, random: &mut Random) -> bool {
         loop {
-            for _ in 0..64 {
-                self.step(random);
-            }
-            if self.instances.iter().all(Instance::has_ended) {
+            self.some(64, random);
+            let mut alive = self.instances.iter().enumerate();
+            if alive.all(|(rank, instance)| self.dead == Some(rank) || instance.has_ended()) {
                 return true;
             }
             if !self.sweep() && !self.look() {
@@ -228,6 +298,9 @@ impl Job {
         for to in 0..ranks {
             for from in 0..ranks {
                 any |= self.deliver(from, to);
+            }
+            if self.dead == Some(to) {
+                continue;
             }
             let (crew, workers) = &mut self.crews[to];
             for worker in workers {
@@ -255,7 +328,7 @@ impl Job {
 
 /// Runs a graph of one rank by workers of their own threads; what each did.
 pub fn on_threads(graph: &Graph, workers: usize) -> Vec<Counts> {
-    let instance = graph.instance(workers, None);
+    let instance = graph.instance(1, workers, None);
     let (crew, mut workers) = Crew::new(&instance);
     std::thread::scope(|scope| {
         for worker in &mut workers {

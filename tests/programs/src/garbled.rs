@@ -102,7 +102,7 @@ fn of_none() -> Vec<Word> {
     all.push(word("LAYOUT", 0, 64, &[0; 40]));
     all.push(word("LAYOUT", 0, 63, &[0xee; 40]));
     // An edge where there is no graph, and what is no kind.
-    all.extend([23, 27, 63].map(|kind| Word {
+    all.extend([23, 29, 63].map(|kind| Word {
         kind,
         ..word("CTS", 0, 0, &[])
     }));

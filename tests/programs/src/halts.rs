@@ -1,7 +1,9 @@
 //! Graphs of tasks that come to a halt, and graphs that only take long.
 
 use osier::Communicator;
-use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Rule, Task, TaskError};
+use osier::task::{
+    Context, Description, Event, Graph, In, Next, Out, Placement, Rule, Task, TaskError,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,7 @@ pub fn run(comm: &Communicator, how: &str) {
         "local-cycle" => ring(comm, Placement::Function(Arc::new(|_| 0))),
         "credit" => credit(comm),
         "missing" => missing(comm),
+        "event" | "event-never" => event(comm, how == "event"),
         "busy" | "late" => row(comm, how == "busy"),
         _ => panic!("halts {how:?}?"),
     };
@@ -124,6 +127,54 @@ fn missing(comm: &Communicator) -> Graph {
             cx.put(back, &[seen]);
             Ok(Next::Done)
         }
+    });
+    Graph::build(comm, graph).expect("a graph")
+}
+
+/// A task that waits for an event, which a thread raises that sleeps before.
+struct Listens {
+    event: Event,
+    comes: bool,
+    out: Out<u64>,
+}
+
+impl Task for Listens {
+    fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        let signal = cx.signal(self.event);
+        if self.comes {
+            std::thread::spawn(move || {
+                std::thread::sleep(LONG);
+                signal.raise();
+            });
+        }
+        Ok(Next::Wait)
+    }
+
+    fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        cx.put(self.out, &[1]);
+        Ok(Next::Done)
+    }
+}
+
+/// The last rank waits for what comes after an event on the first one.
+fn event(comm: &Communicator, comes: bool) -> Graph {
+    let last = comm.size() - 1;
+    let mut graph = Description::new();
+    let listener = graph.family("listener", &[1], Placement::Block);
+    let after = graph.family("after", &[1], Placement::Function(Arc::new(move |_| last)));
+    let (out, into) = (
+        graph.output(listener, "out"),
+        graph.input::<u64>(after, "in"),
+    );
+    let event = graph.event(listener, "tick");
+    graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+    graph.tasks(listener, move |[_]: [usize; 1]| Listens {
+        event,
+        comes,
+        out,
+    });
+    graph.tasks(after, |[_]: [usize; 1]| {
+        |_: &mut Context<'_>| Ok(Next::Done)
     });
     Graph::build(comm, graph).expect("a graph")
 }

@@ -179,10 +179,31 @@ fn ps_shows_what_tasks_wait_for() {
     }
 }
 
-/// Workers without work wait for tasks that run for long, and for ranks that begin later.
+#[test]
+fn ps_shows_that_a_task_waits_for_an_event() {
+    let child = Kept(
+        job(2, &[], &["halts", "event-never"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts"),
+    );
+    let pid = child.0.id().to_string();
+    let start = Instant::now();
+    loop {
+        let text = finish(Command::new(launcher()).arg("ps").arg(&pid)).stdout;
+        if text.contains("listener[0], rule all: waits for event 'tick'") {
+            break;
+        }
+        assert!(start.elapsed() < GUARD, "{text}");
+    }
+}
+
+/// Workers without work wait for tasks that run for long, for ranks that begin later, and for
+/// events, which anything may raise.
 #[test]
 fn a_graph_that_takes_long_is_not_reported() {
-    for how in ["busy", "late"] {
+    for how in ["busy", "late", "event"] {
         finish(&mut job(3, &["--on-hang", "kill"], &["halts", how]))
             .quiet()
             .through(&[0, 1, 2])

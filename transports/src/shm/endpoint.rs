@@ -825,20 +825,6 @@ impl ShmEndpoint {
         (pid != 0 && namespace != 0).then(|| *known.get_or_init(|| (pid, namespace)))
     }
 
-    /// What this rank shares with a peer. That it is a thread of this process a peer says
-    /// itself when it joins, so a key cannot make it look like one.
-    pub fn sharing(&self, peer: Peer) -> Sharing {
-        let process_id = self.process(peer);
-        let process = process_id == Some(self.rank.pid());
-        Sharing {
-            process,
-            process_id,
-            process_numbers: process_id.is_some(),
-            host_memory: true,
-            devices: !process,
-        }
-    }
-
     fn here(&self, peer: Peer) -> bool {
         self.process(peer) == Some(self.rank.pid())
     }
@@ -1093,6 +1079,20 @@ impl Endpoint for ShmEndpoint {
                 Err(elsewhere())
             }
             exported => exported,
+        }
+    }
+
+    /// That it is a thread of this process a peer says itself when it joins, so a key cannot
+    /// make it look like one.
+    fn sharing(&self, peer: Peer) -> Sharing {
+        let process_id = self.process(peer);
+        let process = process_id == Some(self.rank.pid());
+        Sharing {
+            process,
+            process_id,
+            process_numbers: process_id.is_some(),
+            host_memory: true,
+            devices: !process,
         }
     }
 

@@ -8,6 +8,7 @@
 use super::segment::{RankControl, Segment};
 use crate::Death;
 use crate::contract::{TransportError, TransportErrorKind};
+use crate::delay::Delay;
 use crate::sync::Ordering;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -229,6 +230,29 @@ impl Job {
     /// The bits that were left.
     pub fn checks(&self) -> u32 {
         self.0.segment.header().checks.load(Ordering::Relaxed)
+    }
+
+    /// Delays messages between processes; before the first rank joins.
+    pub fn set_delay(&self, delay: Option<Delay>) {
+        let header = self.0.segment.header();
+        let Delay {
+            latency_ns,
+            ns_per_mib,
+        } = delay.unwrap_or_default();
+        header.delay_latency_ns.store(latency_ns, Ordering::Relaxed);
+        header.delay_ns_per_mib.store(ns_per_mib, Ordering::Relaxed);
+        let delayed = u32::from(delay.is_some());
+        header.delayed.store(delayed, Ordering::Relaxed);
+    }
+
+    /// By how much messages between processes are delayed, if they are.
+    pub fn delay(&self) -> Option<Delay> {
+        let header = self.0.segment.header();
+        let delayed = header.delayed.load(Ordering::Relaxed) != 0;
+        delayed.then(|| Delay {
+            latency_ns: header.delay_latency_ns.load(Ordering::Relaxed),
+            ns_per_mib: header.delay_ns_per_mib.load(Ordering::Relaxed),
+        })
     }
 
     /// Records that a rank has ended, and wakes all others. What was recorded

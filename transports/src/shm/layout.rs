@@ -27,6 +27,12 @@ const VERSIONS: &[(u16, u64)] = &[
     (13, 0xe14e_af4e_bb4b_c62f),
     // Messages along edges of task graphs.
     (14, 0xe14e_af4e_bb4b_c62f),
+    // Several runs of a graph at once, long messages along edges.
+    (15, 0xe14e_af4e_bb4b_c62f),
+    // Messages between processes may be delayed.
+    (16, 0xe3a5_06a4_51b7_8f27),
+    // Ends of tasks are asked for.
+    (17, 0xe3a5_06a4_51b7_8f27),
 ];
 
 macro_rules! offsets {
@@ -38,8 +44,8 @@ macro_rules! offsets {
 /// FNV-1a of the names of fields and where they lie.
 fn digest() -> u64 {
     let mut places = offsets!(JobHeader: magic ranks version limit_bytes heap_window job_id
-        fence_required cores note_bytes aborted creator watched checks death_epoch next_granule
-        used_bytes);
+        fence_required cores note_bytes aborted creator watched checks delayed
+        delay_latency_ns delay_ns_per_mib death_epoch next_granule used_bytes);
     places.extend(
         offsets!(RankControl: pid finalizes death namespace sleeping attending inbox
         segments),

@@ -661,10 +661,15 @@ impl ShmRank {
     }
 
     /// Sleeps until a peer posts, a descriptor of `others` is readable or
-    /// time is up; also until there is more room, if a post has found none during
+    /// time is up, which is asked last; also until there is more room, if a post has found none during
     /// `idle`. That is asked once more after the flag is set, should try again what
     /// waits to be posted, and nothing sleeps if it says false.
-    pub fn sleep(&self, others: &[i32], timeout: Duration, idle: impl FnOnce() -> bool) {
+    pub fn sleep(
+        &self,
+        others: &[i32],
+        timeout: impl FnOnce() -> Duration,
+        idle: impl FnOnce() -> bool,
+    ) {
         let control = self.0.job.control(self.rank());
         let barrier = || match self.0.fence {
             true => crate::sync::fence(Ordering::SeqCst),
@@ -681,7 +686,7 @@ impl ShmRank {
             }
         };
         words::rest(&control.sleeping, barrier, look, || {
-            let woken = wait::sleep(bell, others, timeout);
+            let woken = wait::sleep(bell, others, timeout());
             if !woken && self.0.watches.load(Ordering::Relaxed) != 0 {
                 self.look_for_ended();
             }

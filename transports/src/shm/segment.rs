@@ -63,7 +63,11 @@ pub(crate) struct JobHeader {
     pub watched: AtomicU32,
     /// What all ranks check, as bits that they understand.
     pub checks: AtomicU32,
-    pad: [u64; 6],
+    /// Whether messages between processes are delayed, and how: see [`crate::delay::Delay`].
+    pub delayed: AtomicU32,
+    pub delay_latency_ns: AtomicU64,
+    pub delay_ns_per_mib: AtomicU64,
+    pad: [u64; 4],
     pub death_epoch: AtomicU32,
     pad2: [u64; 15],
     pub next_granule: AtomicU64,

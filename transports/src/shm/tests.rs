@@ -81,14 +81,18 @@ fn a_sleeper_without_room_is_woken_when_there_is_some() {
         posted += 1;
     }
     let mut roused = false;
-    a.sleep(&[], std::time::Duration::from_secs(60), || {
-        let again = ea.post(1, head(3, posted), b"message");
-        assert!(matches!(again, Err(PostError::Full)));
-        (0..posted).for_each(|n| assert_eq!(next(&mut eb).1, head(3, n)));
-        roused = a.job().control(0).sleeping.load(Ordering::Relaxed) == 0;
-        // The bell has been rung, or nobody would end the sleep.
-        roused
-    });
+    a.sleep(
+        &[],
+        || std::time::Duration::from_secs(60),
+        || {
+            let again = ea.post(1, head(3, posted), b"message");
+            assert!(matches!(again, Err(PostError::Full)));
+            (0..posted).for_each(|n| assert_eq!(next(&mut eb).1, head(3, n)));
+            roused = a.job().control(0).sleeping.load(Ordering::Relaxed) == 0;
+            // The bell has been rung, or nobody would end the sleep.
+            roused
+        },
+    );
     assert!(roused);
 }
 
@@ -244,10 +248,14 @@ fn sleep_ends_with_a_message() {
             break m.head.arg;
         }
         let mut seen = None;
-        b.sleep(&[], std::time::Duration::from_secs(30), || {
-            seen = eb.poll();
-            seen.is_none()
-        });
+        b.sleep(
+            &[],
+            || std::time::Duration::from_secs(30),
+            || {
+                seen = eb.poll();
+                seen.is_none()
+            },
+        );
         if let Some(m) = seen {
             eb.release(&m);
             break m.head.arg;

@@ -61,9 +61,20 @@ pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) -> bool {
         several.extend(others.iter().copied().map(entry));
         &mut several
     };
-    let ms = timeout.as_millis().clamp(1, 60_000) as libc::c_int;
-    // SAFETY: invariant 1: the array is ours and holds as many entries as said.
-    let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let entries = fds.len() as libc::nfds_t;
+    // SAFETY: invariant 1: the array is ours and holds as many entries as said; so is the time.
+    let n = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            entries,
+            &raw const timeout,
+            std::ptr::null(),
+        )
+    };
     if n > 0 && fds[0].revents != 0 {
         drain(bell);
     }

@@ -9,7 +9,7 @@ use super::rng::Rng;
 use super::state::{Message, State, dead};
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
-    RegionKey, RegionKind, TransportError, TransportErrorKind,
+    RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 use crate::loopback::{aligned, perform, within};
 
@@ -394,6 +394,10 @@ impl Endpoint for SimEndpoint {
         let there = aligned(within(key, offset, size_of::<u64>())?)?;
         let what = What::Atomic(op);
         self.start(peer, key, there, what, |s| s.options.atomics)
+    }
+
+    fn sharing(&self, _peer: Peer) -> Sharing {
+        Sharing::simulated(false)
     }
 
     fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {

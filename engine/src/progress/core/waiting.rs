@@ -30,6 +30,9 @@ const DIRECT_YIELDS_SHARED: u32 = 64;
 /// Longest sleep. After it a rank checks whether its waits have become long;
 /// and a lost wake-up would end here.
 const SLEEP: Duration = LONG;
+/// So long before a delayed message is visible a thread is awake: the system wakes it up to tens of
+/// us late. Not tuned.
+const AWAKE_BEFORE_NS: u64 = 100_000;
 /// Result of one poll of all lanes.
 #[derive(Default)]
 struct LanesPolled {
@@ -298,8 +301,8 @@ impl Core {
     /// thread counts as a sleeper; false keeps it awake.
     pub fn sleep(&self, quiet: impl FnOnce() -> bool) {
         self.forget_lingering();
-        if self.devices.is_busy() {
-            // Nobody rings when a device is done.
+        if self.devices.is_busy() || self.sleep_time().is_zero() {
+            // Nobody rings when a device is done, or a delayed message is visible.
             if quiet() && !self.poll_all() {
                 std::thread::yield_now();
                 self.tick();
@@ -317,6 +320,23 @@ impl Core {
             self.sleep_quiet(seen, generation);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How long a thread may sleep: until shortly before the next delayed message is visible.
+    fn sleep_time(&self) -> Duration {
+        if !self.delayed {
+            return SLEEP;
+        }
+        let mut next: Option<u64> = None;
+        self.each_lane(|lane, _| {
+            let due = lane.lock().next_due_ns();
+            next = next.into_iter().chain(due).min();
+        });
+        let Some(next) = next else {
+            return SLEEP;
+        };
+        let left = next.saturating_sub(monotonic_ns() + AWAKE_BEFORE_NS);
+        Duration::from_nanos(left).min(SLEEP)
     }
 
     fn sleep_quiet(&self, seen: u64, generation: u64) {
@@ -337,7 +357,8 @@ impl Core {
         drop(bed);
         match &self.transport {
             JobTransport::Shm(r) => {
-                r.sleep(&[], SLEEP, || !self.poll_all() && !self.check_closed())
+                let quiet = || !self.poll_all() && !self.check_closed();
+                r.sleep(&[], || self.sleep_time(), quiet)
             }
             JobTransport::Sim(net, _) => {
                 if !self.poll_all() {

@@ -154,13 +154,16 @@ pub(crate) fn refuse_slots(port: &mut Port, handle: u32) -> bool {
     due
 }
 
-/// Makes a send hand slots over. False where it has no memory for that.
+/// Makes a send hand slots over. False where it has no memory for that, or its peer does not
+/// reach it.
 pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error> {
     let Some(op) = port.ops.get_mut(handle) else {
         return Ok(false);
     };
+    let sharing = port.links.sharing(op.peer);
+    let reached = sharing.process || sharing.host_memory;
     if let Some(outbound) = op.outbound() {
-        return Ok(outbound.hand_over());
+        return Ok(reached && outbound.hand_over());
     }
     let others = device_memory::turns_matter(&port.links, port.own, op.peer);
     let made = match op.view.as_device().cloned() {
@@ -168,7 +171,7 @@ pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error>
         None => Ok(Outbound::of_host(&port.devices, op.total)),
     };
     let mut transfer = made.map_err(|e| port.device_error(handle, e))?;
-    let shared = transfer.hand_over();
+    let shared = reached && transfer.hand_over();
     let keep = shared
         || port
             .ops

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
-/// Progress of the sweeps.
+/// Progress of a number of steps.
 #[derive(Debug)]
 pub enum Progress {
     /// Nothing is drawn.
@@ -25,19 +25,21 @@ pub enum Progress {
     },
     /// A line now and then.
     Lines {
-        /// All sweeps.
-        sweeps: usize,
-        /// Last residual norm.
-        norm: f64,
+        /// What a step is called.
+        step: &'static str,
+        /// All steps.
+        steps: usize,
+        /// Last message.
+        message: String,
         /// Tenths that are printed.
         tenths: usize,
     },
 }
 
 impl Progress {
-    /// Starts at zero; silent unless `visible`.
-    pub fn new(sweeps: usize, visible: bool) -> Self {
-        if !visible || sweeps == 0 {
+    /// Starts at zero of a number of steps, which are called so; silent unless `visible`.
+    pub fn new(step: &'static str, steps: usize, visible: bool) -> Self {
+        if !visible || steps == 0 {
             return Progress::Silent;
         }
         let (target, pace) = if io::stderr().is_terminal() {
@@ -48,14 +50,16 @@ impl Progress {
             (target, Duration::from_millis(500))
         } else {
             return Progress::Lines {
-                sweeps,
-                norm: f64::NAN,
+                step,
+                steps,
+                message: String::new(),
                 tenths: 0,
             };
         };
-        let bar = ProgressBar::with_draw_target(Some(sweeps as u64), target);
-        let style = "{bar:24} {percent:>3} % sweep {pos}/{len} {eta:>4} left {msg}";
-        if let Ok(style) = ProgressStyle::with_template(style) {
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
+        let style =
+            format!("{{bar:24}} {{percent:>3}} % {step} {{pos}}/{{len}} {{eta:>4}} left {{msg}}");
+        if let Ok(style) = ProgressStyle::with_template(&style) {
             bar.set_style(style.progress_chars("=> "));
         }
         Progress::Bar {
@@ -64,8 +68,8 @@ impl Progress {
         }
     }
 
-    /// A number of sweeps are done.
-    pub fn swept(&mut self, done: usize) {
+    /// A number of steps are done.
+    pub fn advance(&mut self, done: usize) {
         match self {
             Progress::Silent => {}
             Progress::Bar {
@@ -79,21 +83,23 @@ impl Progress {
                 }
             }
             Progress::Lines {
-                sweeps,
-                norm,
+                step,
+                steps,
+                message,
                 tenths,
             } => {
-                let now = (done as u128 * 10 / *sweeps as u128) as usize;
+                let now = (done as u128 * 10 / *steps as u128) as usize;
                 if now > *tenths {
                     *tenths = now;
-                    eprintln!("{:>3} % sweep {done}/{sweeps} |r| {norm:.3e}", now * 10);
+                    let line = format!("{:>3} % {step} {done}/{steps} {message}", now * 10);
+                    eprintln!("{}", line.trim_end());
                 }
             }
         }
     }
 
-    /// The residual norm, drawn with the next sweep.
-    pub fn norm(&mut self, residual: f64) {
+    /// A message, drawn with the next step.
+    pub fn say(&mut self, what: impl FnOnce() -> String) {
         match self {
             Progress::Silent => {}
             Progress::Bar {
@@ -101,10 +107,10 @@ impl Progress {
                 pace: (_, due),
             } => {
                 if Instant::now() >= *due {
-                    bar.set_message(format!("|r| {residual:.3e}"));
+                    bar.set_message(what());
                 }
             }
-            Progress::Lines { norm, .. } => *norm = residual,
+            Progress::Lines { message, .. } => *message = what(),
         }
     }
 

@@ -1,0 +1,302 @@
+//! As a task graph: an update for each block above the diagonal, a panel for each supernode.
+//!
+//! ```text
+//!  panel[K] --panel--> update[K, J] --next--> update[K', J] ... --last--> panel[J]
+//!                                                                (J's column)
+//! ```
+//!
+//! A column is made by its first task, goes from update to update along a chain, and is
+//! factored at its end: on one rank, where it is moved, not copied. A panel goes to all
+//! updates of its block row, in one message for each rank that has any. No task has more
+//! than two edges into it, and each fires once.
+//!
+//! # Invariants
+//! 1. The chain orders the updates of a column by their sources (invariant 1 of the
+//!    variants).
+//!
+//! # Sources
+//! P. Cicotti, S. Baden, "Latency hiding and performance tuning with graph-based execution",
+//! DFM 2011, section 3.3 (sparse LU): there as here the grain and the placement are those of
+//! the program with explicit messages.
+
+use super::super::analysis::Analysis;
+use super::super::analysis::symbolic::Symbolic;
+use super::super::meter::Meter;
+use super::{Deal, Factors, flops, kernel};
+use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Report, Task, TaskError};
+use osier::{Communicator, Result};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Priority of a column whose path to the root is the critical one.
+const MOST_URGENT: f64 = 1e6;
+/// Share of the critical path by which a column's longest path may be shorter, for it to be
+/// urgent.
+const SLACK: f64 = 0.1;
+
+/// A graph of tasks that factors a matrix.
+#[derive(Debug)]
+pub struct Built {
+    graph: Graph,
+    shared: Arc<Shared>,
+}
+
+/// What the tasks of a rank have in common.
+#[derive(Debug)]
+struct Shared {
+    analysis: Arc<Analysis>,
+    meter: Arc<Meter>,
+    /// Columns that are finished.
+    factors: Mutex<Factors>,
+}
+
+/// Builds the graph. Collective.
+///
+/// # Errors
+/// As [`Graph::build`].
+pub fn by_graph(
+    comm: &Communicator,
+    analysis: &Arc<Analysis>,
+    deal: Deal,
+    meter: &Arc<Meter>,
+) -> Result<Built> {
+    let shared = Arc::new(Shared {
+        analysis: analysis.clone(),
+        meter: meter.clone(),
+        factors: Mutex::new(Factors::none(&analysis.symbolic)),
+    });
+    let graph = Graph::build(comm, describe(&shared, deal))?;
+    Ok(Built { graph, shared })
+}
+
+impl Built {
+    /// Factors the columns of this rank by this number of workers.
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    pub fn run(&self, workers: usize) -> Result<(Factors, Report)> {
+        let report = self.graph.run_by(workers)?;
+        let mut factors = self.shared.lock();
+        let none = Factors::none(&self.shared.analysis.symbolic);
+        Ok((std::mem::replace(&mut *factors, none), report))
+    }
+
+    /// Tasks of this rank.
+    pub fn tasks(&self) -> usize {
+        self.graph.tasks()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Factors> {
+        self.factors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Factors {
+    fn none(symbolic: &Symbolic) -> Self {
+        Factors {
+            columns: vec![Vec::new(); symbolic.supernodes()],
+            replaced: 0,
+        }
+    }
+}
+
+fn describe(shared: &Arc<Shared>, deal: Deal) -> Description {
+    let analysis = &shared.analysis;
+    let (supernodes, blocks) = {
+        let symbolic = &analysis.symbolic;
+        (symbolic.supernodes(), symbolic.blocks().len())
+    };
+    let mut graph = Description::new();
+    let panels = Placement::BlockCyclic {
+        block: vec![deal.block],
+        grid: vec![deal.ranks],
+    };
+    let panels = graph.family("panel", &[supernodes], panels);
+    let of = analysis.clone();
+    let with_target = move |at: &[usize]| deal.owner(target(&of.symbolic, at[0]));
+    let with_target = Placement::Function(Arc::new(with_target));
+    let updates = graph.family("update", &[blocks], with_target);
+
+    let panel_out = graph.output::<f64>(panels, "panel");
+    let panel_in = graph.input::<f64>(updates, "panel");
+    let (next, last) = (
+        graph.output::<f64>(updates, "next"),
+        graph.output::<f64>(updates, "last"),
+    );
+    let (column, whole) = (
+        graph.input::<f64>(updates, "column"),
+        graph.input::<f64>(panels, "column"),
+    );
+    // Each port has one message in all.
+    for port in [panel_out, next, last] {
+        graph.slots(port, 1);
+    }
+
+    let of = analysis.clone();
+    graph.connect(panel_out, panel_in, move |[k]: [usize; 1]| {
+        let blocks = of
+            .symbolic
+            .updates_by(k)
+            .iter()
+            .map(|block| [*block as usize]);
+        blocks.collect::<Vec<_>>()
+    });
+    let of = analysis.clone();
+    graph.connect(next, column, move |[b]: [usize; 1]| {
+        let chain = of.symbolic.updates_of(target(&of.symbolic, b));
+        chain.contains(&(b + 1)).then_some([b + 1])
+    });
+    let of = analysis.clone();
+    graph.connect(last, whole, move |[b]: [usize; 1]| {
+        let target = target(&of.symbolic, b);
+        (of.symbolic.updates_of(target).end == b + 1).then_some([target])
+    });
+
+    let priorities = Arc::new(priorities(&analysis.symbolic));
+    let of = priorities.clone();
+    graph.priority(panels, move |[k]: [usize; 1]| of[k]);
+    let of = analysis.clone();
+    graph.priority(updates, move |[b]: [usize; 1]| {
+        priorities[target(&of.symbolic, b)]
+    });
+
+    let of = shared.clone();
+    graph.tasks(panels, move |[k]: [usize; 1]| Panel {
+        shared: of.clone(),
+        supernode: k,
+        column: whole,
+        panel: panel_out,
+    });
+    let of = shared.clone();
+    graph.tasks(updates, move |[b]: [usize; 1]| Update {
+        shared: of.clone(),
+        block: b,
+        panel: panel_in,
+        column,
+        next,
+        last,
+    });
+    graph
+}
+
+fn target(symbolic: &Symbolic, block: usize) -> usize {
+    symbolic.blocks()[block].target as usize
+}
+
+/// Applies an update to a column that comes from the update before it.
+struct Update {
+    shared: Arc<Shared>,
+    block: usize,
+    panel: In<f64>,
+    column: In<f64>,
+    next: Out<f64>,
+    last: Out<f64>,
+}
+
+impl Task for Update {
+    fn execute(&mut self, cx: &mut Context<'_>) -> std::result::Result<Next, TaskError> {
+        let analysis = &self.shared.analysis;
+        let symbolic = &analysis.symbolic;
+        let block = &symbolic.blocks()[self.block];
+        let target = block.target as usize;
+        let mut column = match cx.take(self.column) {
+            Some(column) => column,
+            None => kernel::fill(analysis, target),
+        };
+        let panel = cx.get(self.panel).ok_or("an update without a panel")?;
+        kernel::update(symbolic, block, panel, &mut column);
+        let is_last = symbolic.updates_of(target).end == self.block + 1;
+        cx.give(if is_last { self.last } else { self.next }, column);
+        Ok(Next::Done)
+    }
+}
+
+/// Factors a column that has all updates, and sends its panel.
+struct Panel {
+    shared: Arc<Shared>,
+    supernode: usize,
+    column: In<f64>,
+    panel: Out<f64>,
+}
+
+impl Task for Panel {
+    fn execute(&mut self, cx: &mut Context<'_>) -> std::result::Result<Next, TaskError> {
+        let analysis = &self.shared.analysis;
+        let (symbolic, k) = (&analysis.symbolic, self.supernode);
+        let mut column = match cx.take(self.column) {
+            Some(column) => column,
+            None => kernel::fill(analysis, k),
+        };
+        let replaced = kernel::factor(symbolic, k, &mut column, analysis.tiny);
+        if !symbolic.updates_by(k).is_empty() {
+            cx.put(self.panel, &column[..symbolic.panel_length(k)]);
+        }
+        let mut factors = self.shared.lock();
+        factors.columns[k] = column;
+        factors.replaced += replaced;
+        drop(factors);
+        self.shared.meter.factored();
+        Ok(Next::Done)
+    }
+}
+
+/// Priorities of columns: above 0 on paths to the root of the elimination tree that are
+/// nearly as long as the longest, by operations; the higher, the more are left to the root.
+fn priorities(symbolic: &Symbolic) -> Vec<i32> {
+    let count = symbolic.supernodes();
+    let own: Vec<f64> = (0..count).map(|k| flops(symbolic, k)).collect();
+    // To the root, the own operations included; from the deepest leaf, without them.
+    let (mut up, mut down) = (own.clone(), vec![0.0f64; count]);
+    for k in (0..count).rev() {
+        if let Some(parent) = symbolic.parent(k) {
+            up[k] += up[parent];
+        }
+    }
+    for k in 0..count {
+        if let Some(parent) = symbolic.parent(k) {
+            down[parent] = down[parent].max(down[k] + own[k]);
+        }
+    }
+    let critical = up.iter().copied().fold(0.0, f64::max);
+    let priority = |k: usize| match down[k] + up[k] >= (1.0 - SLACK) * critical {
+        true => 1 + (MOST_URGENT * up[k] / critical.max(1.0)) as i32,
+        false => 0,
+    };
+    (0..count).map(priority).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::analysis::Ordering;
+    use super::super::super::analysis::symbolic::Widths;
+    use super::super::super::{grid, read::Source};
+    use super::*;
+
+    #[test]
+    fn the_critical_path_is_urgent_and_more_so_further_down() {
+        let source = Source {
+            name: "grid".into(),
+            line: 0,
+            title: String::new(),
+            matrix: grid::convection_diffusion(8, 1.0, 0),
+        };
+        let widths = Widths {
+            most: 8,
+            relaxed: true,
+        };
+        let analysis = Analysis::new(&source, Ordering::Dissection(8), widths).expect("regular");
+        let symbolic = &analysis.symbolic;
+        let priorities = priorities(symbolic);
+        assert!(priorities.contains(&0));
+        let first = (0..priorities.len())
+            .max_by_key(|k| priorities[*k])
+            .expect("some");
+        let mut at = first;
+        while let Some(parent) = symbolic.parent(at) {
+            assert!(priorities[parent] > 0 && priorities[parent] < priorities[at]);
+            at = parent;
+        }
+        assert_eq!(at, symbolic.supernodes() - 1);
+    }
+}
