@@ -227,6 +227,7 @@ fn to_json(job: &JobStatus) -> Value {
                         "seconds": now.saturating_sub(wait.since_ns) as f64 / 1e9,
                         "posted": wait.posted.to_string(),
                         "waits": wait.waits.to_string(),
+                        "task": (!wait.what.is_empty()).then_some(&wait.what),
                     })
                 })
                 .collect();

@@ -81,12 +81,14 @@ kinds! {
     // Along the edges of task graphs.
     EDGE = 23: "0", "id of the run, place", "0", "packed elements, or the last part of them";
     EDGE_PART = 24: "0", "id, place", "0", "packed elements, of which more follow";
-    EDGE_CREDIT = 25: "0", "id, place", "0", "messages u32, all bits: no more";
+    EDGE_CREDIT = 25: "0", "id, place", "0", "messages u32, all bits: no more, all but the lowest: asks for the end";
     EDGE_FAILED = 26: "0", "id, place", "0", "why, as text";
     // What the id in later messages stands for.
     EDGE_RUN = 27: "id, 256 = takes no part", "run", "0", "none";
     // The elements follow as a send with id and place as its tag.
     EDGE_LONG = 28: "0", "id, place", "0", "bytes u64";
+    // The producer has ended, as was asked. Its run may have ended, too, and has no id then.
+    EDGE_ENDED = 29: "0", "place", "0", "run u32";
 }
 
 /// A line of the table.

@@ -115,6 +115,7 @@ impl InFlight {
     #[track_caller]
     pub fn wait(&mut self) -> Result<()> {
         if let State::Pending(id) = self.state {
+            self.comm.reported(self.comm.may_wait(self.name))?;
             let runs = self.comm.runs_on();
             let end = runs
                 .core()

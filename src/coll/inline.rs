@@ -149,7 +149,7 @@ impl Communicator {
     #[inline]
     pub(crate) fn small(&self, send: Option<&RawView>, recv: Option<&RawView>) -> Option<Small> {
         let core = self.core();
-        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+        if core.records_or_refuses() || self.is_inter() || core.checks.has(Check::Collectives) {
             return None;
         }
         Small::new(send, recv)
@@ -164,7 +164,7 @@ impl Communicator {
         bytes: usize,
     ) -> Option<Small> {
         let core = self.core();
-        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+        if core.records_or_refuses() || self.is_inter() || core.checks.has(Check::Collectives) {
             return None;
         }
         Small::of_pieces(send, recv, bytes)
@@ -473,7 +473,7 @@ impl Communicator {
         if !of.0.of_neighbors() && self.asks_where() {
             return None;
         }
-        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+        if core.records_or_refuses() || self.is_inter() || core.checks.has(Check::Collectives) {
             return None;
         }
         let mut lane = self.lane().lock();
@@ -506,7 +506,7 @@ impl Communicator {
     /// Takes its steps as far as possible: `None` if that is to its end.
     fn run_blocks(&self, call: &Call, mut blocks: Blocks<'_>) -> Option<Here> {
         let core = self.core();
-        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+        if core.records_or_refuses() || self.is_inter() || core.checks.has(Check::Collectives) {
             return Some(None);
         }
         let mut lane = self.lane().lock();
@@ -587,7 +587,7 @@ impl Communicator {
         fit: &Fit,
     ) -> Option<Here> {
         let core = self.core();
-        let recorded = core.trace.is_some() || core.checks.has(Check::Collectives);
+        let recorded = core.records_or_refuses() || core.checks.has(Check::Collectives);
         let (known, rank) = (op.predefined(fit), self.rank());
         let bytes = |count: usize| count.checked_mul(fit.unit);
         let fits = counts.len() == self.size()

@@ -395,6 +395,7 @@ impl Communicator {
     /// Runs a call to its end.
     #[track_caller]
     fn call(&self, mut ask: Ask) -> Result<()> {
+        self.may_wait(ask.name)?;
         let runs = self.runs_on();
         runs.know_spaces(&mut ask, true)?;
         let id = runs.begin(ask)?;

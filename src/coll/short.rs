@@ -82,7 +82,7 @@ impl Communicator {
         known: Option<(Operator, Element)>,
     ) -> Quick {
         let core = self.core();
-        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+        if core.records_or_refuses() || self.is_inter() || core.checks.has(Check::Collectives) {
             return None;
         }
         // Where buffers may lie on devices, ranks count such calls.

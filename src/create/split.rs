@@ -90,6 +90,7 @@ impl Communicator {
     /// As [`Communicator::dup`].
     #[track_caller]
     pub fn dup_with_info(&self, info: &Info) -> Result<Self> {
+        self.reported(self.may_wait("dup"))?;
         let _span = self.span(Kind::Split, ANY, ANY, 0);
         // No closure: the caller's source line passes through.
         let made = match self.idup_unreported(info) {

@@ -11,6 +11,7 @@ use osier_engine::matching::{Pattern, TagPattern};
 use osier_engine::progress::backoff;
 use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::lane::{Lane, Mode, Outcome, Posted};
+use osier_engine::progress::no_wait::refused;
 use osier_engine::progress::receive::Direct;
 use osier_engine::progress::suspend;
 use osier_engine::progress::window::Handle;
@@ -93,7 +94,7 @@ impl Communicator {
         let (dest, tag) = (dest.into(), tag.into());
         let known = names::exact(dest.into(), tag.into(), self.peer_count());
         known.is_some_and(|(dest, tag)| {
-            self.core().trace.is_none()
+            !self.core().records_or_refuses()
                 && buffer.lend(|view| self.send_now(view.as_raw(), dest, tag))
         })
     }
@@ -239,6 +240,7 @@ impl Communicator {
             recv_tag.into(),
             self.peer_count(),
         ))?;
+        self.reported(self.may_wait("sendrecv"))?;
         let _span = self.span(Kind::SendRecv, dest.unwrap_or(ANY), send_tag, 0);
         let received = match pattern {
             Some(pattern) => Some(self.reported(self.irecv_raw(recv.view_mut().raw(), pattern))?),
@@ -290,6 +292,7 @@ impl Communicator {
         else {
             return Ok(Status::EMPTY);
         };
+        self.reported(self.may_wait("probe"))?;
         let _span = self.span_receive(Kind::Probe, pattern, 0);
         let found = self
             .core()
@@ -363,6 +366,7 @@ impl Communicator {
         else {
             return Ok(Message::from_nobody(self));
         };
+        self.reported(self.may_wait("mprobe"))?;
         let _span = self.span_receive(Kind::Probe, pattern, 0);
         let found = self
             .core()
@@ -408,9 +412,19 @@ impl Communicator {
         self.reported(found)
     }
 
+    /// An error in a task of a graph, where no call waits.
+    #[inline]
+    pub(crate) fn may_wait(&self, call: &str) -> Result<()> {
+        match self.core().must_not_wait() {
+            true => Err(refused(call)),
+            false => Ok(()),
+        }
+    }
+
     #[inline]
     #[track_caller]
     pub(crate) fn send_raw(&self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<()> {
+        self.may_wait("send")?;
         let _span = self.span(Kind::Send, dest, tag, view.bytes());
         if mode != Mode::Synchronous && self.send_now(&view, dest, tag) {
             return Ok(());
@@ -470,7 +484,7 @@ impl Communicator {
     #[inline]
     #[track_caller]
     fn receive_short(&self, view: &RawView, source: u32, tag: u32) -> Option<Begun> {
-        if self.core().trace.is_some() || view.as_device().is_some() {
+        if self.core().records_or_refuses() || view.as_device().is_some() {
             return None;
         }
         let mut lane = self.lane().lock();
@@ -628,6 +642,7 @@ impl Communicator {
     /// end.
     #[track_caller]
     fn recv_posted(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
+        self.may_wait("recv")?;
         let _span = self.span_receive(Kind::Recv, pattern, view.bytes());
         let mut lane = self.lane().lock();
         let waited = pattern.is_exact() && self.core().trace.is_none();

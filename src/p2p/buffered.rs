@@ -17,6 +17,7 @@ use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::attached::Pool;
 use osier_engine::progress::core::Core;
 use osier_engine::progress::lane::{Mode, Posted};
+use osier_engine::progress::no_wait::refused;
 use osier_engine::view::{Buffer, RawView};
 use std::future::Future;
 use std::pin::Pin;
@@ -207,9 +208,12 @@ impl FlushRequest {
     /// Waits until the buffer is empty.
     ///
     /// # Errors
-    /// None today: it is the form of all requests.
+    /// Of kind [`ErrorKind::Task`], in a task of a graph, unless the buffer is empty.
     #[track_caller]
     pub fn wait(self) -> Result<Status> {
+        if self.core.must_not_wait() && !self.is_over() {
+            return Err(refused("wait"));
+        }
         self.core
             .wait_until(|| self.is_over().then_some(Ok(Status::EMPTY)))
     }

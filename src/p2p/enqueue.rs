@@ -506,6 +506,7 @@ impl OnStream<'_> {
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let (comm, stream) = (self.comm, address(self.stream));
+        comm.reported(comm.may_wait("synchronize"))?;
         comm.core()
             .wait_until(|| (!comm.on_streams().is_pending(comm, stream)).then_some(()));
         let done = self.stream.synchronize().map_err(Error::from);
@@ -549,6 +550,7 @@ impl Enqueued {
     /// The operation has failed.
     #[track_caller]
     pub fn wait(&self) -> Result<Status> {
+        self.comm.reported(self.comm.may_wait("wait"))?;
         let core = self.comm.core();
         // Nobody rings when the kernel ends.
         let in_graph = matches!(self.what, What::InGraph(_));

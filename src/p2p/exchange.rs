@@ -47,6 +47,7 @@ impl Communicator {
             recv_tag.into(),
             self.peer_count(),
         ))?;
+        self.reported(self.may_wait("sendrecv_replace"))?;
         let view = buffer.view_mut().raw();
         let sent = match dest {
             Some(dest) if !self.send_now(&view, dest, send_tag) => {

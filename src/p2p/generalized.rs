@@ -20,6 +20,7 @@ use osier_engine::diagnose::page::Operation;
 use osier_engine::diagnose::waits::{Asked, hear, listens};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::Core;
+use osier_engine::progress::no_wait::refused;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
@@ -209,6 +210,12 @@ impl GeneralizedRequest {
     #[track_caller]
     pub fn wait(mut self) -> Result<Status> {
         let core = Arc::clone(&self.shared.core);
+        if core.must_not_wait() {
+            return match self.result() {
+                Some(result) => result,
+                None => self.comm.reported(Err(refused("wait"))),
+            };
+        }
         core.wait_until(|| self.result())
     }
 

@@ -188,11 +188,20 @@ impl Communicator {
 
     /// Runs a future to its end; this thread drives the communication that it
     /// waits for.
+    ///
+    /// # Panics
+    /// In a task of a graph, unless the future is ready: tasks do not wait.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         let waker = driven_waker();
         let mut context = Context::from_waker(&waker);
+        if let Err(refused) = self.may_wait("block_on") {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => panic!("{refused}"),
+            }
+        }
         self.core()
             .drive(|| match future.as_mut().poll(&mut context) {
                 Poll::Ready(output) => Some(output),

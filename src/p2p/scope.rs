@@ -185,6 +185,7 @@ impl Communicator {
         &'env self,
         f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>,
     ) -> Result<R> {
+        self.reported(self.may_wait("scope"))?;
         let scope = Scope {
             comm: self,
             pending: RefCell::default(),

@@ -153,6 +153,7 @@ impl Transfer {
     #[track_caller]
     pub fn wait(&mut self) -> Result<Status> {
         if let State::Pending(handle) = self.state {
+            self.comm.reported(self.comm.may_wait("wait"))?;
             let result = self.comm.wait_handle(handle);
             self.state = State::Done(result.map(Status::from));
         }

@@ -168,10 +168,14 @@ pub fn wait_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::
 /// that stay keep their order. Empty only if the list was.
 #[track_caller]
 pub fn wait_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
-    if wait_one(requests).is_none() {
+    let Some(at) = wait_one(requests) else {
         return Vec::new();
+    };
+    let mut ended = test_some(requests);
+    if ended.is_empty() {
+        ended.push((at, requests.remove(at).finish()));
     }
-    test_some(requests)
+    ended
 }
 
 /// Makes progress; if all requests are complete, takes them out and returns what
@@ -241,6 +245,10 @@ fn wait_one<R: sealed::Notifies>(requests: &mut [R]) -> Option<usize> {
         if request.notify(&ready, at as u64) {
             return Some(at);
         }
+    }
+    if core.must_not_wait() {
+        // Its result says so.
+        return Some(0);
     }
     Some(core.wait_until(|| {
         if listens() {

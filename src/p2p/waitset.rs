@@ -210,12 +210,24 @@ impl<K, R: Waitable> WaitSet<K, R> {
             return None;
         }
         let core = Arc::clone(self.core.as_ref()?);
+        if core.must_not_wait() {
+            return self.next().or_else(|| self.refuse());
+        }
         Some(core.wait_until(|| {
             if listens() {
                 self.ask_all();
             }
             self.next()
         }))
+    }
+
+    /// Takes a request out that is not complete, in a task of a graph: its result says so.
+    #[cold]
+    fn refuse(&mut self) -> Option<(K, Result<R::Output>)> {
+        let at = self.slots.iter().position(|slot| slot.member.is_some())?;
+        let token = u64::from(self.slots[at].generation) << 32 | at as u64;
+        let (key, request) = self.leave(Member(token))?;
+        Some((key, request.finish()))
     }
 
     /// Makes progress, and takes out a request that is complete; `None` if none is.

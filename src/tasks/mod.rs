@@ -137,8 +137,9 @@ impl Graph {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Task`], if a task of this rank returned an error or panicked, or
-    /// needed the messages of one that did, on whichever rank: the first that did, with its
-    /// coordinates and rank. Tasks that do not depend on it have run.
+    /// needed the messages of one that did, on whichever rank, or of one that has ended without
+    /// having sent them: the first that did, with its coordinates and rank. Tasks that do not
+    /// depend on it have run. Calls that wait, this one too, are such errors in a task.
     #[track_caller]
     pub fn run(&self) -> Result<Report> {
         self.run_by(1)
@@ -176,6 +177,7 @@ impl Graph {
     /// As [`Graph::run`].
     #[track_caller]
     pub fn run_with(&self, settings: &RunSettings) -> Result<Report> {
+        self.comm.reported(self.comm.may_wait("run"))?;
         self.open()?.run_with(settings)
     }
 
@@ -246,6 +248,7 @@ impl Run<'_> {
     #[track_caller]
     pub fn run_with(self, settings: &RunSettings) -> Result<Report> {
         let comm = &self.graph.comm;
+        comm.reported(comm.may_wait("run"))?;
         let mut ended = linked::run(vec![self.opened], settings);
         comm.reported(ended.pop().map_or_else(
             || Err(Error::new(ErrorKind::Task, "a run that did not begin")),
@@ -261,6 +264,12 @@ impl Run<'_> {
 /// As [`Graph::run`], of each run.
 #[track_caller]
 pub fn run_together(runs: Vec<Run<'_>>, settings: &RunSettings) -> Vec<Result<Report>> {
+    if let Some(Err(e)) = runs
+        .first()
+        .map(|run| run.graph.comm.may_wait("run_together"))
+    {
+        return runs.iter().map(|_| Err(e.clone())).collect();
+    }
     // Their places are free once they have ended.
     let split = runs.into_iter().map(|run| (run.opened, run._place));
     let (opened, _places): (Vec<_>, Vec<_>) = split.unzip();

@@ -452,6 +452,7 @@ impl<'a> Assembly<'a> {
                     .collect(),
                 rule: family.rule.clone(),
                 begins: family.outputs.iter().map(|port| port.begins).collect(),
+                events: family.outputs.iter().map(|port| port.event).collect(),
                 elements,
             });
         }

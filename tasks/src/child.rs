@@ -91,6 +91,7 @@ impl Outside for Inside {
     fn put(&self, _: u32, _: u32, _: &[u8]) {}
     fn credit(&self, _: u32, _: u32, _: u32) {}
     fn fail(&self, _: u32, _: u32, _: &Failure) {}
+    fn ended(&self, _: u32, _: u32) {}
 
     fn wake(&self) {
         (self.0)();

@@ -46,6 +46,8 @@ pub struct Port {
     pub slots: Option<u32>,
     /// Of an output: `init` puts messages there.
     pub begins: bool,
+    /// Of an output: signals put messages there.
+    pub event: bool,
 }
 
 /// Makes a task by its coordinates.
@@ -200,6 +202,7 @@ impl Description {
         let (output, input) = (self.output(family, name), self.input(family, name));
         self.slots(output, EVENTS);
         self.begins(output);
+        self.output_mut(output).event = true;
         self.connect_by(output, input, Box::new(|at, tell| tell(at)));
         Event { output, input }
     }
@@ -348,6 +351,7 @@ fn port<T: Datatype>(name: &str) -> Port {
         element: Element::of::<T>(),
         slots: None,
         begins: false,
+        event: false,
     }
 }
 

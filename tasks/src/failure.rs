@@ -15,6 +15,17 @@ pub enum Cause {
     Told(String),
     /// Its rank has left in good order, and sends no more.
     Left(String),
+    /// It is done, and sends no more.
+    Ended,
+    /// It can no longer be fired: those that were to send to it have ended.
+    Orphan(String),
+}
+
+impl Cause {
+    /// Whether the task, or its rank, came to an end without an error.
+    pub fn is_orderly(&self) -> bool {
+        matches!(self, Cause::Left(_) | Cause::Ended)
+    }
 }
 
 /// The end of a task, and of those that needed its messages.
@@ -33,6 +44,13 @@ impl fmt::Display for Failure {
             Cause::Error(e) => write!(f, "task {task} of rank {rank}: {e}"),
             Cause::Panic(message) => write!(f, "task {task} of rank {rank} panicked: {message}"),
             Cause::Told(text) | Cause::Left(text) => write!(f, "{text}"),
+            Cause::Ended => write!(f, "task {task} of rank {rank} has ended"),
+            Cause::Orphan(why) => {
+                write!(
+                    f,
+                    "task {task} of rank {rank} can no longer be fired: {why}"
+                )
+            }
         }
     }
 }

@@ -26,8 +26,10 @@ use crate::failure::Failure;
 use crate::inbox::{Inbox, Link};
 use crate::line::Line;
 use crate::memory::Memory;
+use crate::orphan::Asks;
+use crate::residual::ToldRule;
 use crate::rule::Rule;
-use crate::shape::Shape;
+use crate::shape::{Shape, TaskShape};
 use crate::slot::{Slot, most_short};
 use crate::task::Task;
 use crate::watch::Watch;
@@ -206,10 +208,13 @@ pub trait Outside: Send + Sync {
         usize::MAX
     }
     /// Messages of a branch from that rank have been read.
-    /// The number [`NO_MORE`] says that all consumers have ended.
+    /// The number [`NO_MORE`] says that all consumers have ended, and
+    /// [`ASKED`](crate::orphan::ASKED) asks whether the producer has.
     fn credit(&self, rank: u32, place: u32, messages: u32);
     /// No more messages will come on a branch.
     fn fail(&self, rank: u32, place: u32, cause: &Failure);
+    /// The producer of a branch has ended, as the rank has asked to be told.
+    fn ended(&self, rank: u32, place: u32);
     /// There is a task that no worker may have seen: wakes those that sleep.
     fn wake(&self);
     /// The same at a time when this may not be there any more.
@@ -230,6 +235,7 @@ impl Outside for Alone {
     fn put(&self, _: u32, _: u32, _: &[u8]) {}
     fn credit(&self, _: u32, _: u32, _: u32) {}
     fn fail(&self, _: u32, _: u32, _: &Failure) {}
+    fn ended(&self, _: u32, _: u32) {}
     fn wake(&self) {}
 }
 
@@ -260,6 +266,9 @@ pub struct Instance {
     pub(crate) workers: Box<[WorkerState]>,
     pub(crate) failed: AtomicBool,
     failures: Mutex<Vec<Arc<Failure>>>,
+    pub(crate) asks: Asks,
+    /// By task: its rule.
+    pub(crate) told_rules: Box<[ToldRule]>,
     outside: Box<dyn Outside>,
     pub(crate) events: Arc<Events>,
     pub(crate) children: Children,
@@ -296,6 +305,11 @@ pub trait Fired {
     /// As [`Outside::fail`].
     fn fail(&mut self, instance: &Instance, rank: u32, place: u32, cause: &Failure) {
         instance.outside.fail(rank, place, cause);
+    }
+
+    /// As [`Outside::ended`].
+    fn ended(&mut self, instance: &Instance, rank: u32, place: u32) {
+        instance.outside.ended(rank, place);
     }
 }
 
@@ -388,7 +402,11 @@ impl Instance {
             .remotes
             .iter()
             .map(|to| AtomicU32::new(of_output(to.output)));
+        let rule = |task: &TaskShape| &graph.families[task.family as usize].rule;
+        let told_rules = shape.tasks.iter().map(|task| ToldRule::new(rule(task)));
         Instance {
+            asks: Asks::new(branches.len(), shape.remotes.len()),
+            told_rules: told_rules.collect(),
             tasks: tasks.collect(),
             outputs: outputs.collect(),
             links: (0..count).map(|_| Link::new()).collect(),
@@ -428,9 +446,18 @@ impl Instance {
     pub fn has_ended(&self) -> bool {
         // Of two workers that end the last tasks, one at least sees both.
         fence(Ordering::SeqCst);
+        self.retired() == self.tasks.len() && self.children.have_ended()
+    }
+
+    /// Tasks of the rank that have ended.
+    pub(crate) fn retired(&self) -> usize {
         let retired = |state: &WorkerState| state.retired.load(Ordering::SeqCst) as usize;
-        self.workers.iter().map(retired).sum::<usize>() == self.tasks.len()
-            && self.children.have_ended()
+        self.workers.iter().map(retired).sum()
+    }
+
+    /// Tells it from other runs as long as it is there.
+    pub(crate) fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Failures so far, the first one first.

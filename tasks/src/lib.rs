@@ -23,6 +23,8 @@
 //! | [`event`] | what tasks wait for besides messages |
 //! | [`writing`], `running` | messages on their way to tasks; firings |
 //! | `ready` | tasks that are ready to run |
+//! | [`orphan`] | tasks that can no longer be fired |
+//! | `residual` | what tasks wait for, in words |
 //! | [`worker`] | what a thread does that runs tasks |
 //! | `idle`, [`report`] | idle time of a worker; what a run did |
 //! | [`child`] | graphs that tasks begin |
@@ -53,10 +55,12 @@ pub mod layout;
 pub mod line;
 pub mod linked;
 pub mod memory;
+pub mod orphan;
 pub mod picture;
 pub mod placement;
 mod ready;
 pub mod report;
+mod residual;
 pub mod rule;
 mod running;
 pub mod shape;

@@ -4,7 +4,8 @@
 //! lock for the message. A worker that polls the lane delivers what comes and queues the tasks
 //! that it fired, once it has left the lock; another thread that polls it leaves them in the
 //! inboxes of their homes. Where there is one worker, all that is done to tasks and messages is
-//! done by its thread: the lane keeps for it what others poll.
+//! done by its thread: the lane keeps for it what others poll, but for questions about ends of
+//! tasks, which any thread answers ([`crate::orphan`]).
 //!
 //! One crew of threads may run several runs, of one graph or of several, at once: each thread
 //! is a worker of each of them.
@@ -16,21 +17,27 @@ use crate::graph::Graph;
 use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::{Fired, Instance, NO_MORE, Outside};
 use crate::memory::Memory;
+use crate::orphan::ASKED;
 use crate::report::{Report, RunSettings};
 use crate::traffic::EdgeTraffic;
 use crate::watch::{RunTimeline, Times, Watch};
 use crate::worker::{Counts, Crew, Step, Worker};
 use crate::writing::Room;
+use osier_engine::diagnose::page::Operation;
+use osier_engine::diagnose::waits::{Asked, hear, listens};
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
 use osier_engine::progress::edges::{self, EdgeMemory, EdgeRun, EdgeSink, Post, What};
 use osier_engine::progress::lane::Lane;
+use osier_engine::progress::no_wait::{GraphRuns, Named};
 use std::cell::{Cell, RefCell};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-const _: () = assert!(NO_MORE == edges::NO_MORE && MOST_PLACES == edges::MOST_PLACES);
+const _: () = assert!(NO_MORE == edges::NO_MORE && ASKED == edges::ASKED);
+const _: () = assert!(MOST_PLACES == edges::MOST_PLACES);
 
 /// Tasks that a worker runs before it polls the graph's lane: at most, and for at most about
 /// this long, as long as tasks take what the last ones took.
@@ -39,6 +46,8 @@ const STEPS_NS: u64 = 2_000;
 /// Polls of that lane before it polls all lanes: at most, and for how long.
 const ROUNDS: u32 = 64;
 const ROUNDS_NS: u64 = 20_000;
+/// Most tasks of a run that a worker describes which waits.
+const MOST_DESCRIBED: usize = 5;
 
 /// A run that was opened on a lane: its messages are kept from now on.
 pub struct Opened {
@@ -123,6 +132,12 @@ impl Outside for OverLane {
         });
     }
 
+    fn ended(&self, rank: u32, place: u32) {
+        let run = self.run;
+        self.core
+            .with(&self.lane, |lane| lane.post_edge_ended(run, rank, place));
+    }
+
     fn wake(&self) {
         self.core.wake_waiting();
     }
@@ -196,6 +211,10 @@ impl Fired for Delivering {
     fn fail(&mut self, _: &Instance, rank: u32, place: u32, cause: &Failure) {
         self.post(rank, place, What::Failed(cause.to_string()));
     }
+
+    fn ended(&mut self, _: &Instance, rank: u32, place: u32) {
+        self.post(rank, place, What::Ended);
+    }
 }
 
 impl Delivering {
@@ -268,6 +287,10 @@ impl EdgeSink for Sink {
             .fail_from(peer, place, why, &mut self.delivering)
     }
 
+    fn ended(&mut self, peer: u32, place: u32) -> bool {
+        self.instance.ended_from(peer, place, &mut self.delivering)
+    }
+
     fn gone(&mut self, peer: u32, how: &str, orderly: bool) {
         self.instance.lose(peer, how, orderly, &mut self.delivering);
     }
@@ -286,6 +309,8 @@ struct Thread<'a> {
     runs: &'a [Running],
     workers: Vec<Worker>,
     crew: usize,
+    /// Runs them.
+    site: &'static Location<'static>,
     /// Tasks that it runs before it polls.
     steps: u32,
     /// Polls since it polled all lanes, and when it last ran tasks before that.
@@ -303,12 +328,13 @@ struct Thread<'a> {
 /// first that did here.
 #[track_caller]
 pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Arc<Failure>>> {
-    let since = Instant::now();
+    let (since, site) = (Instant::now(), Location::caller());
     let Some(core) = opened.first().map(|opened| opened.core.clone()) else {
         return Vec::new();
     };
     let threads = settings.workers.max(1);
     let tended = core.tend();
+    let of_graphs = GraphRuns::begin(&core);
     // Its address names the crew as long as it is there.
     let name = Box::new(0u8);
     let crew = std::ptr::from_ref(&*name).addr();
@@ -331,6 +357,7 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
             runs: &runs,
             workers,
             crew,
+            site,
             steps: MOST_STEPS,
             rounds: 0,
             polled: since,
@@ -352,7 +379,7 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
             .collect()
     };
     let counts: Vec<_> = (0..runs.len()).map(counts).collect();
-    drop((crew, tended));
+    drop((crew, tended, of_graphs));
     runs.into_iter()
         .zip(counts)
         .map(|(running, workers)| end(running, workers, since))
@@ -417,9 +444,15 @@ fn end(running: Running, workers: Vec<Counts>, since: Instant) -> Result<Report,
     } = &running.opened;
     // What the last tasks sent leaves before this rank turns to something else.
     core.wait_on(lane, |lane| lane.edges_have_left(*run).then_some(()));
-    let sink = core.with(lane, |lane| lane.end_edges(*run));
-    drop(sink);
     let instance = &running.instance;
+    let sink = core.with(lane, |lane| {
+        let sink = lane.end_edges(*run);
+        for (rank, place) in instance.take_questions() {
+            lane.post_edge_ended(*run, rank, place);
+        }
+        sink
+    });
+    drop(sink);
     if let Some(failure) = instance.failures().into_iter().next() {
         return Err(failure);
     }
@@ -515,6 +548,51 @@ impl Thread<'_> {
         all.any(|(run, worker)| worker.has_task(&run.instance, &run.crew))
     }
 
+    /// While it lives, calls that are refused name the tasks of these runs.
+    fn named(&self) -> Named {
+        let runs: Vec<_> = self.runs.iter().map(|run| run.instance.clone()).collect();
+        Named::by(move |task, key| {
+            let run = runs.iter().find(|run| run.key() == key)?;
+            Some(format!(
+                "{} of rank {}",
+                run.shape.name(task),
+                run.shape.rank
+            ))
+        })
+    }
+
+    /// Looks for tasks that can no longer be fired.
+    #[cold]
+    fn look_for_ended(&mut self) {
+        for (run, worker) in self.runs.iter().zip(&mut self.workers) {
+            worker.look_for_ended(&run.instance, &run.crew);
+        }
+    }
+
+    /// Tells what the tasks at home with it wait for: it has waited for long.
+    #[cold]
+    fn describe(&self, core: &Core) {
+        for (run, worker) in self.runs.iter().zip(&self.workers) {
+            let tasks = worker.home(&run.instance);
+            for residual in run.instance.residuals(tasks, MOST_DESCRIBED) {
+                let (peer, context) = core.with(&run.opened.lane, |lane| {
+                    let peer = residual.peer.map(|peer| lane.in_world(peer));
+                    (peer, lane.context())
+                });
+                let operation = match residual.by_events {
+                    true => Operation::Other,
+                    false => Operation::Task,
+                };
+                hear(Asked {
+                    peer,
+                    context,
+                    what: Some(residual.text),
+                    ..Asked::of(operation)
+                });
+            }
+        }
+    }
+
     /// Messages of other ranks so far.
     fn arrived(&self) -> u64 {
         self.runs.iter().map(|run| run.traffic.arrived()).sum()
@@ -535,8 +613,8 @@ impl Thread<'_> {
     }
 
     /// Runs tasks and handles messages until all tasks of the rank have ended.
-    #[track_caller]
     fn work(&mut self, core: &Core) {
+        let _named = self.named();
         let number = self.workers.first().map_or(0, Worker::number);
         let trace = core.trace.as_ref();
         let _track = trace.and_then(|trace| trace.track(format!("worker {number}")));
@@ -576,10 +654,23 @@ impl Thread<'_> {
                 idle.measured(polls - UNTIMED_POLLS, took);
             }
             self.seek(1);
-            // Tasks run outside of it, so that their time is not idle.
-            let ended = core.drive(|| match self.have_ended() {
-                true => Some(true),
-                false => (self.poll(core) || self.has_task()).then_some(false),
+            // Tasks run outside of it, so that their time is not idle, and reports take this
+            // thread for one that waits.
+            let ended = core.wait_for_tasks(self.site, || {
+                if self.have_ended() {
+                    return Some(true);
+                }
+                if self.poll(core) || self.has_task() {
+                    return Some(false);
+                }
+                if listens() {
+                    self.look_for_ended();
+                    if self.has_task() {
+                        return Some(false);
+                    }
+                    self.describe(core);
+                }
+                None
             });
             self.seek(1u32.wrapping_neg());
             idle.add(Wait {

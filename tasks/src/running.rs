@@ -7,6 +7,7 @@ use crate::rule::{Arrived, Rule};
 use crate::shape::Source;
 use crate::task::{Fire, Next, Task, TaskError};
 use crate::watch::{Call, Code};
+use osier_engine::progress::no_wait;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -132,6 +133,7 @@ impl Instance {
             Next::Wait => {}
             Next::When(rule) => {
                 self.disarm(task, body);
+                self.told_rules[task as usize].set(&rule);
                 // SAFETY: invariant 4 of `instance`: nothing of the old rule is in use.
                 unsafe { body.set_rule(rule) };
             }
@@ -155,6 +157,10 @@ impl Instance {
         let word = &self.tasks[task as usize].word;
         if body.ending.get() || !body.rule().is_conjunction() {
             if lines > 0 {
+                if body.ending.get() {
+                    // It waits for room alone: what comes for it is not counted any more.
+                    self.disarm(task, body);
+                }
                 body.blocked.set(true);
                 if word.wait_for(lines, self.alone) {
                     worker.fired(self, task);
@@ -232,13 +238,7 @@ impl Instance {
     /// caller still owns the task.
     pub(crate) fn is_met(&self, task: u32, body: &Body) -> bool {
         loop {
-            let on = On(self, task);
-            // An own rule is the user's code, which a worker asks.
-            let met = match body.rule() {
-                Rule::Own => on.on_all() > 0,
-                rule => rule.is_met(&on),
-            };
-            if met || self.failed_edge(task, body.rule()).is_some() {
+            if self.is_met_now(task, body.rule()) || self.failed_edge(task, body.rule()).is_some() {
                 return true;
             }
             if self.tasks[task as usize].word.wait_by_rule() {
@@ -248,26 +248,41 @@ impl Instance {
     }
 
     /// An edge without which the rule cannot be met: one of a conjunction that will have no
-    /// more messages. Of a rule that is asked, one whose producer has failed, or the last one
-    /// whose producer's rank has left.
+    /// more messages. Of a rule that is asked, one whose producer has failed, or the last one, if
+    /// none will have more.
     fn failed_edge(&self, task: u32, rule: &Rule) -> Option<u32> {
         if !self.failed.load(Ordering::Acquire) {
             return None;
         }
         let inputs = self.shape.tasks[task as usize].inputs.clone();
         let named = |e: &u32| rule.names(self.shape.inputs[*e as usize].port);
-        let is_failed = |e: u32| self.edges[e as usize].word.is_failed();
-        let mut failed = inputs.clone().filter(named).filter(|e| is_failed(*e));
+        let is_failed = |e: &u32| self.edges[*e as usize].word.is_failed();
+        let mut failed = inputs.clone().filter(named).filter(is_failed);
         if rule.is_conjunction() {
             return failed.next();
         }
-        let has_left = |e: u32| {
+        let is_orderly = |e: u32| {
             let branch = &self.branches[self.edges[e as usize].branch as usize];
             let cause = branch.cause.get();
-            cause.is_some_and(|failure| matches!(failure.cause, Cause::Left(_)))
+            cause.is_some_and(|failure| failure.cause.is_orderly())
         };
-        let alive = inputs.filter(named).any(|e| !is_failed(e));
-        failed.find(|e| !alive || !has_left(*e))
+        if let Some(failed) = failed.find(|e| !is_orderly(*e)) {
+            return Some(failed);
+        }
+        let has_failed = |e: u32| self.edges[e as usize].word.has_failed();
+        let more_come = inputs.clone().filter(named).any(|e| !has_failed(e));
+        let last = inputs.filter(named).last();
+        last.filter(|_| !more_come && !self.is_met_now(task, rule))
+    }
+
+    /// Whether what has come meets a rule that is asked. An own rule is the user's code, which a
+    /// worker asks.
+    fn is_met_now(&self, task: u32, rule: &Rule) -> bool {
+        let on = On(self, task);
+        match rule {
+            Rule::Own => on.on_all() > 0,
+            rule => rule.is_met(&on),
+        }
     }
 
     // Calls of the user's code.
@@ -279,7 +294,10 @@ impl Instance {
         let body = unsafe { self.tasks[task as usize].body() };
         let family = &self.graph.families[shape.family as usize];
         let make = || family.make.as_ref().map(|make| make(&self.shape.at(task)));
-        match catch_unwind(AssertUnwindSafe(make)) {
+        no_wait::enter(task, self.key());
+        let made = catch_unwind(AssertUnwindSafe(make));
+        no_wait::leave();
+        match made {
             Ok(made) => body.task.set(made),
             Err(panic) => {
                 let cause = Cause::Panic(message_of(&*panic));
@@ -301,6 +319,10 @@ impl Instance {
         if let Some(input) = self.failed_edge(task, body.rule()) {
             let branch = self.shape.inputs[input as usize].branch;
             if let Some(cause) = self.branches[branch as usize].cause.get() {
+                if matches!(cause.cause, Cause::Ended) {
+                    let cause = self.orphaned(task, body.rule(), input, cause);
+                    return self.fail(task, body, cause, worker);
+                }
                 let mut failures = self.all_failures();
                 if !failures.iter().any(|known| Arc::ptr_eq(known, cause)) {
                     failures.push(cause.clone());
@@ -369,7 +391,9 @@ impl Instance {
         });
         let mut cx = Context::new(self, task, body.firing.get(), worker);
         let since_ns = seen.map(|call| self.see_begin(call));
+        no_wait::enter(task, self.key());
         let ended = catch_unwind(AssertUnwindSafe(|| code(&mut *user, &mut cx)));
+        no_wait::leave();
         if let Some((call, since_ns)) = seen.zip(since_ns) {
             self.see_end(call, since_ns);
         }
@@ -451,8 +475,11 @@ impl Instance {
         }
         let user = body.task.take();
         self.tasks[task as usize].word.end();
+        self.answer_for(task, worker);
         // The user's `Drop`: a panic there ends there, the hook has reported it.
+        no_wait::enter(task, self.key());
         let _ = catch_unwind(AssertUnwindSafe(|| drop(user)));
+        no_wait::leave();
         worker.retired(self);
     }
 }

@@ -17,6 +17,8 @@ pub struct FamilyShape {
     pub rule: Rule,
     /// Of its output ports: whether `init` puts messages there.
     pub begins: Vec<bool>,
+    /// Of its output ports: whether signals put messages there.
+    pub events: Vec<bool>,
     /// Where the elements of its output ports begin in [`Shape::elements`].
     pub elements: u32,
 }
@@ -150,6 +152,12 @@ impl Shape {
             self.name_of(family, number),
             self.families[family as usize].outputs[port as usize]
         )
+    }
+
+    /// Whether an edge is that of an event.
+    pub fn is_event(&self, input: u32) -> bool {
+        let (family, _, port) = self.inputs[input as usize].producer;
+        self.families[family as usize].events[port as usize]
     }
 
     /// The edges into a port of a task.

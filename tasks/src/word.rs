@@ -130,9 +130,9 @@ impl TaskWord {
         }
     }
 
-    /// The owner has ended it.
+    /// The owner has ended it. What arrives late subtracts from the bias.
     pub fn end(&self) {
-        self.0.store(ENDED, Ordering::Release);
+        self.0.store(ENDED | BIAS, Ordering::Release);
     }
 
     /// Whether it has ended, is owned, and how many edges it lacks; for reports.
@@ -249,6 +249,20 @@ impl EdgeWord {
         self.0.load(Ordering::Acquire) & MESSAGES
     }
 
+    /// Whether the task waits for more messages here, and how many have come: 0 of a
+    /// conjunction. For reports.
+    pub fn lacks(&self) -> Option<u32> {
+        let word = self.0.load(Ordering::Acquire);
+        let messages = word & MESSAGES;
+        let waits = word & ASKED != 0 || word & ARMED != 0 && messages == 0;
+        (waits && word & (FAILED | CLOSED) == 0).then_some(messages)
+    }
+
+    /// Whether no messages will come after those that are there.
+    pub fn has_failed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & FAILED != 0
+    }
+
     /// Whether its producer has failed, and all that it sent before is read.
     pub fn is_failed(&self) -> bool {
         self.0.load(Ordering::Acquire) & (MESSAGES | FAILED) == FAILED
@@ -284,12 +298,15 @@ mod tests {
     fn a_failed_producer_counts_as_the_message_that_will_not_come() {
         let edge = EdgeWord::empty();
         assert!(edge.arm());
+        assert_eq!(edge.lacks(), Some(0));
         assert_eq!(edge.fail(), Meaning::Lacked);
         assert!(edge.is_failed());
+        assert_eq!(edge.lacks(), None, "nothing comes");
         let edge = EdgeWord::empty();
         assert_eq!(edge.arrive(false), Meaning::Kept);
         assert_eq!(edge.fail(), Meaning::Kept);
         assert!(!edge.is_failed(), "a message is to be read first");
+        assert!(edge.has_failed());
         assert!(!edge.arm());
         assert!(!edge.read(1, false), "nothing to wait for");
         assert!(edge.is_failed());

@@ -52,6 +52,9 @@ impl Counts {
     }
 }
 
+/// Most tasks that are looked at for orphans at a time.
+const MOST_LOOKED_AT: u32 = 1 << 16;
+
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -71,6 +74,8 @@ pub struct Worker {
     victims: Vec<u32>,
     /// Kept for its memory.
     taken: Vec<u32>,
+    /// How many of its own tasks it has looked at, when it last looked for orphans.
+    looked_at: u32,
     /// Its workers of child graphs that have not ended, how many were begun when it took them,
     /// which had the last turn, and whose turn it is: theirs or its own tasks'.
     children: Vec<(Arc<ChildRun>, Worker)>,
@@ -94,6 +99,7 @@ impl Crew {
                 ready,
                 to_begin: instance.at_home(index),
                 taken: Vec::new(),
+                looked_at: 0,
                 children: Vec::new(),
                 adopted: 0,
                 next_child: 0,
@@ -238,6 +244,23 @@ impl Worker {
             true => self.queue(instance, task),
             false => instance.send_home(task),
         }
+    }
+
+    /// Looks for orphans among its own tasks, as many as keep it no longer than a few
+    /// milliseconds from what comes meanwhile; the next look goes on from there.
+    #[cold]
+    pub fn look_for_ended(&mut self, instance: &Instance, crew: &Crew) {
+        let home = self.home(instance);
+        let from = home.start + self.looked_at;
+        let to = home.end.min(from.saturating_add(MOST_LOOKED_AT));
+        self.looked_at = if to == home.end { 0 } else { to - home.start };
+        let mut at_work = AtWork { worker: self, crew };
+        instance.look_for_ended(from..to, &mut at_work);
+    }
+
+    /// Tasks that are at home with it.
+    pub(crate) fn home(&self, instance: &Instance) -> Range<u32> {
+        instance.at_home(self.index)
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use crate::failure::{Cause, Failure};
 use crate::instance::{DROPPED, Fired, Instance, NO_MORE, Waiting};
 use crate::memory::Memory;
+use crate::orphan::ASKED;
 use crate::shape::Source;
 use crate::slot::Slot;
 use crate::sync::add;
@@ -645,6 +646,9 @@ impl Instance {
         let Some(remote) = to_rank.and_then(|to| to.get(place as usize)).copied() else {
             return false;
         };
+        if messages == ASKED {
+            return self.asked(rank, place, fired);
+        }
         if messages == NO_MORE {
             self.drop_to(remote, fired);
             return true;

@@ -60,7 +60,7 @@ fn funnel(
 fn run_everywhere(describe: impl Fn() -> Description + Sync, check: impl Fn()) {
     let mut random = Random(3);
     for ranks in 1..4 {
-        let graphs: Vec<Graph> = build(ranks, &describe)
+        let graphs: Vec<Graph> = build(ranks, describe)
             .into_iter()
             .map(|graph| graph.expect("a graph"))
             .collect();
@@ -126,6 +126,47 @@ fn a_count_beyond_the_slots_halts_and_shows_where() {
         "{standing}"
     );
     assert!(standing.contains("sink[0] of rank 0: Asking"), "{standing}");
+}
+
+/// A sink that waits on when all of its producers are done is an orphan by every rule, and
+/// named, in whatever order messages, ends, questions and answers come.
+#[test]
+fn a_sink_that_all_producers_have_left_is_named() {
+    let counted = Rule::Count {
+        port: 0,
+        messages: 2,
+    };
+    for (rule, says) in [
+        (Rule::All, "no message comes on 'in' (from producer["),
+        (
+            Rule::Any,
+            "no message comes, the last edge being 'in' (from producer[2].out)",
+        ),
+        (counted, "1 of 2 messages have come"),
+        (Rule::Own, "no message comes, the last edge being"),
+    ] {
+        let describe = || funnel(3, 3, 2, rule.clone(), || Box::new(|_, _| Next::Wait));
+        for ranks in 1..4 {
+            let graphs: Vec<Graph> = build(ranks, describe)
+                .into_iter()
+                .collect::<Result<_, _>>()
+                .expect("a graph");
+            for (workers, seed) in (1..3).flat_map(|w| (0..40).map(move |s| (w, s))) {
+                let mut job = Job::new(&graphs, workers);
+                assert!(
+                    job.run(&mut Random(seed)),
+                    "it halts: {:#?}",
+                    job.standing()
+                );
+                let failures = job.failures();
+                assert_eq!(failures.len(), 1, "{failures:?}");
+                let begin = "task sink[0] of rank 0 can no longer be fired: ";
+                assert!(failures[0].starts_with(begin), "{failures:?}");
+                assert!(failures[0].contains(says), "{failures:?}");
+                assert!(failures[0].ends_with(" has ended"), "{failures:?}");
+            }
+        }
+    }
 }
 
 /// As many messages as there are slots may be waited for, also where credit for a few that
@@ -337,7 +378,7 @@ fn a_failure_ends_what_depends_on_it_and_nothing_else() {
         std::panic::set_hook(Box::new(|_| {}));
         let mut random = Random(5);
         for ranks in 1..4 {
-            let graphs: Vec<Graph> = build(ranks, &describe)
+            let graphs: Vec<Graph> = build(ranks, describe)
                 .into_iter()
                 .map(|graph| graph.expect("a graph"))
                 .collect();
@@ -522,6 +563,7 @@ fn malformed_messages_are_refused() {
         fn put(&self, _: u32, _: u32, _: &[u8]) {}
         fn credit(&self, _: u32, _: u32, _: u32) {}
         fn fail(&self, _: u32, _: u32, _: &Failure) {}
+        fn ended(&self, _: u32, _: u32) {}
         fn wake(&self) {}
     }
     let describe = || funnel(2, 6, 2, Rule::Any, || Box::new(|_, _| Next::Done));

@@ -35,6 +35,7 @@ mod sessions;
 mod shares;
 mod sizes;
 mod support;
+mod task_ends;
 mod tasks;
 mod threads;
 mod topologies;

@@ -6,7 +6,9 @@
 //!              of all inside  of all asleep
 //!
 //! then 24 words for each wait written, and behind them 4 for each thread:
-//! number | kind of sleep << 32, name (two words), where it sleeps
+//! number | kind of sleep << 32, name (two words), where it sleeps;
+//! then, for each wait that a text belongs to: number of the wait | bytes << 32, the text;
+//! and a word 0
 //!
 //! wait  0          1     2    3        4      5      6          7..15   15     16..24
 //!       operation  peer  tag  context  bytes  since  posted at  file    waits  file
@@ -22,6 +24,7 @@ use super::outside::{Sleep, Sleeper};
 use super::verdict::Standing;
 use crate::site::{Site, file_line};
 use osier_transports::shm::STATUS_WORDS;
+use std::collections::BTreeMap;
 use std::fmt;
 
 const HEAD_WORDS: usize = 8;
@@ -30,6 +33,8 @@ const MOST_THREADS: usize = 6;
 const WAIT_WORDS: usize = 24;
 const FILE_WORDS: usize = 8;
 const MOST_WAITS: usize = (STATUS_WORDS - HEAD_WORDS - MOST_THREADS * THREAD_WORDS) / WAIT_WORDS;
+/// Longest text of a wait.
+const TEXT_BYTES: usize = 240;
 const NONE: u64 = u64::MAX;
 
 /// What a thread waits in.
@@ -55,13 +60,15 @@ pub enum Operation {
     GeneralizedRequest,
     /// The end of an operation that was cancelled.
     Revoke,
+    /// A task of a graph that its firing rule, or room for what it sends, keeps from running.
+    Task,
     /// Something that this version does not know, or that is not Osier's: a
     /// future that waits for something else. It may end at any time.
     Other,
 }
 
 impl Operation {
-    const ALL: [Operation; 11] = [
+    const ALL: [Operation; 12] = [
         Operation::Receive,
         Operation::Send,
         Operation::SynchronousSend,
@@ -73,6 +80,7 @@ impl Operation {
         Operation::PartitionedSend,
         Operation::PartitionedReceive,
         Operation::GeneralizedRequest,
+        Operation::Task,
     ];
 
     /// As in reports.
@@ -88,6 +96,7 @@ impl Operation {
             Operation::PartitionedReceive => "partitioned receive",
             Operation::GeneralizedRequest => "generalized request",
             Operation::Revoke => "revoke",
+            Operation::Task => "task",
             Operation::Other => "other",
         }
     }
@@ -152,6 +161,9 @@ pub struct Wait {
     pub posted: SourceLine,
     /// The line that waits.
     pub waits: SourceLine,
+    /// Which task, by which rule, and what it lacks; empty unless it is one. Its beginning, if it
+    /// is long.
+    pub what: String,
 }
 
 /// Whether a rank takes part.
@@ -193,7 +205,7 @@ pub struct Page {
 impl Page {
     /// The words to publish.
     pub fn encode(&self) -> Vec<u64> {
-        let n = self.waits.len().min(MOST_WAITS);
+        let n = self.waits_that_fit();
         let state = match self.state {
             State::Absent => 0,
             State::Joined => 1,
@@ -230,7 +242,27 @@ impl Page {
         for sleeper in self.sleepers.iter().take(MOST_THREADS) {
             sleeper_to_words(sleeper, &mut words);
         }
+        for (i, wait) in self.waits[..n].iter().enumerate() {
+            text_to_words(i, &wait.what, &mut words);
+        }
+        // Longer pages were written before.
+        if words.len() < STATUS_WORDS {
+            words.push(0);
+        }
         words
+    }
+
+    /// Waits that a page holds, with their texts.
+    fn waits_that_fit(&self) -> usize {
+        let threads = self.sleepers.len().min(MOST_THREADS);
+        let mut room = STATUS_WORDS - HEAD_WORDS - threads * THREAD_WORDS;
+        let fits = |wait: &&Wait| {
+            let words = WAIT_WORDS + text_words(&wait.what);
+            let fits = words <= room;
+            room -= if fits { words } else { 0 };
+            fits
+        };
+        self.waits.iter().take(MOST_WAITS).take_while(fits).count()
     }
 
     /// Reads a page.
@@ -243,9 +275,17 @@ impl Page {
             .filter_map(|i| words.get(behind + i * THREAD_WORDS..)?.get(..THREAD_WORDS))
             .map(sleeper_from_words)
             .collect();
+        let mut texts = texts_from_words(words.get(behind + threads * THREAD_WORDS..));
         let waits = (0..n)
-            .filter_map(|i| words.get(HEAD_WORDS + i * WAIT_WORDS..)?.get(..WAIT_WORDS))
-            .map(|w| Wait {
+            .filter_map(|i| {
+                Some((
+                    i,
+                    words
+                        .get(HEAD_WORDS + i * WAIT_WORDS..)?
+                        .get(..WAIT_WORDS)?,
+                ))
+            })
+            .map(|(i, w)| Wait {
                 operation: *Operation::ALL
                     .get(w[0] as usize)
                     .unwrap_or(&Operation::Other),
@@ -259,6 +299,7 @@ impl Page {
                 since_ns: w[5],
                 posted: place_from_words(&w[6..15]),
                 waits: place_from_words(&w[15..24]),
+                what: texts.remove(&i).unwrap_or_default(),
             })
             .collect();
         Page {
@@ -309,6 +350,51 @@ fn place_to_words(place: &SourceLine, words: &mut Vec<u64>) {
     bytes[..name.len()].copy_from_slice(name);
     let (chunks, _) = bytes.as_chunks::<8>();
     words.extend(chunks.iter().map(|c| u64::from_le_bytes(*c)));
+}
+
+/// The beginning of a text that a page holds.
+fn shown(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+fn text_words(text: &str) -> usize {
+    match shown(text).len() {
+        0 => 0,
+        bytes => 1 + bytes.div_ceil(8),
+    }
+}
+
+fn text_to_words(wait: usize, text: &str, words: &mut Vec<u64>) {
+    let text = shown(text).as_bytes();
+    if text.is_empty() {
+        return;
+    }
+    words.push(wait as u64 | (text.len() as u64) << 32);
+    words.extend(text.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    }));
+}
+
+/// Texts by the numbers of their waits.
+fn texts_from_words(words: Option<&[u64]>) -> BTreeMap<usize, String> {
+    let (mut texts, mut rest) = (BTreeMap::new(), words.unwrap_or_default());
+    while let [head, behind @ ..] = rest {
+        let bytes = (*head >> 32) as usize;
+        let Some(text) = behind.get(..bytes.div_ceil(8)).filter(|_| bytes > 0) else {
+            break;
+        };
+        let mut text: Vec<u8> = text.iter().flat_map(|w| w.to_le_bytes()).collect();
+        text.truncate(bytes);
+        texts.insert(*head as u32 as usize, printable(&text));
+        rest = &behind[bytes.div_ceil(8)..];
+    }
+    texts
 }
 
 fn sleeper_to_words(sleeper: &Sleeper, words: &mut Vec<u64>) {
@@ -373,6 +459,7 @@ mod tests {
                 line: i,
             },
             waits: Site::from(std::panic::Location::caller()).into(),
+            what: String::new(),
         }
     }
 
@@ -406,6 +493,33 @@ mod tests {
             page.sleepers.truncate(MOST_THREADS);
             assert_eq!(Page::decode(&words), page);
         }
+    }
+
+    #[test]
+    fn pages_hold_the_texts_of_as_many_waits_as_fit() {
+        let mut page = Page {
+            state: State::Joined,
+            total: 9,
+            waits: (0..9).map(wait).collect(),
+            sleepers: (0..2).map(sleeper).collect(),
+            ..Page::default()
+        };
+        for (i, wait) in page.waits.iter_mut().enumerate() {
+            wait.what = ["", "cell[3], rule all", &"\u{e4}".repeat(200)][i % 3].into();
+        }
+        let words = page.encode();
+        assert!(words.len() <= STATUS_WORDS, "{}", words.len());
+        let read = Page::decode(&words);
+        assert!((3..9).contains(&read.waits.len()), "{}", read.waits.len());
+        page.waits[2].what = "\u{e4}".repeat(120);
+        assert_eq!(read.waits[..3], page.waits[..3]);
+        assert_eq!((read.total, read.sleepers), (9, page.sleepers.clone()));
+        // What an earlier, longer page has left behind is not read.
+        let mut longer = words;
+        page.waits.truncate(1);
+        let short = page.encode();
+        longer[..short.len()].copy_from_slice(&short);
+        assert_eq!(Page::decode(&longer).waits, page.waits);
     }
 
     proptest! {

@@ -40,7 +40,7 @@ pub fn duration(ns: u64) -> String {
 /// The cells that describe a wait: operation, peer, tag, communicator, bytes,
 /// time, place.
 pub fn cells(wait: &Wait, now_ns: u64) -> [String; 7] {
-    let known = wait.operation != Operation::Other;
+    let known = !matches!(wait.operation, Operation::Other | Operation::Task);
     let peer = match wait.peer {
         Some(peer) => peer.to_string(),
         None if known => "any".into(),
@@ -52,17 +52,24 @@ pub fn cells(wait: &Wait, now_ns: u64) -> [String; 7] {
         WaitTag::Any => "-".into(),
         WaitTag::Collective => "collective".into(),
     };
-    let place = if wait.posted == wait.waits {
+    let mut place = if wait.posted == wait.waits {
         wait.posted.to_string()
     } else {
         format!("{} (waits at {})", wait.posted, wait.waits)
+    };
+    if !wait.what.is_empty() {
+        place = format!("{place}: {}", wait.what);
+    }
+    let bytes = match wait.operation {
+        Operation::Task => "-".into(),
+        _ => wait.bytes.to_string(),
     };
     [
         wait.operation.name().into(),
         peer,
         tag,
         communicator(wait.context),
-        wait.bytes.to_string(),
+        bytes,
         duration(now_ns.saturating_sub(wait.since_ns)),
         place,
     ]
@@ -134,7 +141,10 @@ impl Hang {
         if self.waits.len() > MOST_LINES {
             text += &format!("  and {} more waits\n", self.waits.len() - MOST_LINES);
         }
-        let edges = self.waits.iter();
+        // What waits for a task of its own rank names the cycle itself.
+        let between =
+            |l: &&Line| l.wait.operation != Operation::Task || l.wait.peer != Some(l.rank as u32);
+        let edges = self.waits.iter().filter(between);
         let edges = edges.filter_map(|l| Some((l.rank as u32, l.wait.peer?)));
         for cycle in cycles(edges) {
             let around = cycle.iter().chain(cycle.first()).map(u32::to_string);
@@ -208,6 +218,7 @@ mod tests {
                 since_ns: 1_000_000_000,
                 posted: place(12),
                 waits: place(if rank == 3 { 20 } else { 12 }),
+                what: String::new(),
             },
         }
     }
@@ -245,6 +256,41 @@ the job hangs: all threads of its 4 ranks wait, and no message is under way
         assert!(text.starts_with("the job probably hangs: "), "{text}");
         let line = "\n  rank 3: thread 4711 (worker) sleeps outside Osier: futex 0x7f00\n";
         assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn tasks_are_named_behind_the_line_that_waits() {
+        let mut one = line(0, 0);
+        one.wait = Wait {
+            operation: Operation::Task,
+            tag: WaitTag::Any,
+            waits: one.wait.posted.clone(),
+            what: "cell[1], rule all".into(),
+            ..one.wait
+        };
+        let of_rank = |peer| {
+            let mut one = one.clone();
+            one.wait.peer = peer;
+            one
+        };
+        let mut hang = Hang {
+            certain: true,
+            ranks: 1,
+            waits: vec![of_rank(Some(0)), of_rank(None)],
+            outside: Vec::new(),
+            failed: Vec::new(),
+        };
+        let text = hang.text(1_400_000_000);
+        let expected = "
+  rank  operation  peer  tag  communicator  bytes  for    at
+  0     task       0     -    world         -      0.4 s  src/main.rs:12: cell[1], rule all
+  0     task       -     -    world         -      0.4 s  src/main.rs:12: cell[1], rule all
+  (hint";
+        assert!(text.contains(expected), "{text}");
+        hang.waits[1].wait.peer = Some(1);
+        hang.waits.push(line(1, 0));
+        let text = hang.text(1_400_000_000);
+        assert!(text.contains("\n  cycle: 0 -> 1 -> 0\n"), "{text}");
     }
 
     #[test]

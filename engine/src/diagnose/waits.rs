@@ -38,6 +38,8 @@ pub struct Asked {
     pub posted: Option<Site>,
     /// All ranks that could end it have left.
     pub unreachable: bool,
+    /// What the other fields do not say.
+    pub what: Option<String>,
 }
 
 impl Asked {
@@ -54,6 +56,7 @@ impl Asked {
             bytes: 0,
             posted: None,
             unreachable: false,
+            what: None,
         }
     }
 }
@@ -554,6 +557,7 @@ impl Entry {
             since_ns: self.since_ns,
             posted: self.posted(asked, posted.as_ref()),
             waits: self.site.clone(),
+            what: asked.what.clone().unwrap_or_default(),
         }));
     }
 }

@@ -82,6 +82,8 @@ pub struct Core {
     pub(crate) futures: AtomicUsize,
     /// Groups of threads that poll in place of the progress thread.
     tended: AtomicUsize,
+    /// Graphs of tasks that run on this rank.
+    pub(crate) graphs: AtomicU32,
     /// What graphs have begun.
     pub(crate) rung: Rung,
     /// Polls in vain of callers that never sleep.
@@ -200,6 +202,7 @@ impl Core {
             attached: Attached::default(),
             futures: AtomicUsize::new(0),
             tended: AtomicUsize::new(0),
+            graphs: AtomicU32::new(0),
             rung: Rung::default(),
             idle_polls: AtomicU32::new(1),
             asked_in_vain: AtomicU32::new(1),

@@ -6,15 +6,17 @@
 //! EDGE id:place, elements      -> the graph's slot; what does not fit comes in parts
 //! EDGE_LONG id:place, bytes    -> a receive into the slot, of a message that is sent with the
 //!                                 id and place as its tag ([`long`])
-//!                              <- EDGE_CREDIT id:place, messages
+//!                              <- EDGE_CREDIT id:place, messages; no more; or ASKED
 //! EDGE_FAILED id:place, why    -> no more messages come on this branch
+//! EDGE_ENDED place, run        -> the same, to a peer that has asked: its producer has ended
 //! ```
 //!
 //! A place is a branch's place in the letter that one rank sent the other when the graph was
 //! built. Several runs of a graph may be under way: each has an id at its sender, in the upper
 //! bits of the place, so that a short message is one cell of the transport. What an id stands
 //! for is said before the first message that has it. Messages of a run that has not begun here
-//! are kept, those of one that has ended are dropped.
+//! are kept, those of one that has ended are dropped, and questions about it answered: all of its
+//! tasks have ended.
 //!
 //! # Invariants
 //! 1. Messages to a peer leave in the order in which they were posted, and parts of one follow
@@ -51,10 +53,14 @@ pub trait EdgeSink: Send {
     fn room(&mut self, peer: u32, place: u32, bytes: usize) -> Option<*mut u8>;
     /// A long message is in its room.
     fn arrived(&mut self, peer: u32, place: u32);
-    /// A peer has read messages, or wants no more ([`NO_MORE`]). False: it is malformed.
+    /// A peer has read messages, or wants no more ([`NO_MORE`]). It asks whether the producer has
+    /// ended ([`ASKED`]): that is also handed by threads that may not touch the run. False: it
+    /// is malformed.
     fn credit(&mut self, peer: u32, place: u32, messages: u32) -> bool;
     /// No more messages come on a branch. False: it is malformed.
     fn failed(&mut self, peer: u32, place: u32, why: &str) -> bool;
+    /// The producer of a branch has ended. False: it is malformed.
+    fn ended(&mut self, peer: u32, place: u32) -> bool;
     /// A peer has failed, or has finalized or left the communicator (`orderly`).
     fn gone(&mut self, peer: u32, how: &str, orderly: bool);
 }
@@ -80,6 +86,8 @@ pub enum What {
     Credit(u32),
     /// Why no more come.
     Failed(String),
+    /// The producer has ended.
+    Ended,
 }
 
 /// A run of the graph that has a lane.
@@ -100,6 +108,8 @@ impl EdgeRun {
 
 /// Credit of a peer whose tasks have all ended.
 pub const NO_MORE: u32 = u32::MAX;
+/// Credit that asks to be told of the producer's end.
+pub const ASKED: u32 = u32::MAX - 1;
 /// Bits of a branch's place; the id of the run lies above.
 const PLACE_BITS: u32 = 26;
 /// Most branches from one rank to another.
@@ -127,6 +137,11 @@ fn place_of((_, low): At) -> u32 {
 /// The id of a message.
 fn id_of((_, low): At) -> u32 {
     low >> PLACE_BITS
+}
+
+/// Whether a message asks to be told of a producer's end.
+fn is_question(kind: u8, payload: &[u8]) -> bool {
+    kind == wire::EDGE_CREDIT && payload == ASKED.to_le_bytes()
 }
 
 /// A message that waits for room.
@@ -244,6 +259,11 @@ impl Lane {
     pub fn end_edges(&mut self, run: EdgeRun) -> Option<Box<dyn EdgeSink>> {
         let at = self.edges.active.iter().position(|a| a.run == run)?;
         let active = self.edges.active.swap_remove(at);
+        for early in active.early {
+            if let Early::Message { kind, at, payload } = early {
+                self.answer_for_ended(run.number, at, kind, &payload);
+            }
+        }
         let sink = active.sink?;
         if self.edges.has_arriving(run.number) {
             self.edges.closing.push((run.number, sink));
@@ -321,6 +341,17 @@ impl Lane {
         self.post_kept(peer, head, why.as_bytes());
     }
 
+    /// Posts that the producer of a branch has ended, to a peer that has asked; the run may
+    /// have ended, too.
+    pub fn post_edge_ended(&mut self, run: EdgeRun, peer: u32, place: u32) {
+        self.post_ended(run.number, peer, place);
+    }
+
+    fn post_ended(&mut self, number: u32, peer: u32, place: u32) {
+        let head = wire::head(wire::EDGE_ENDED, 0, place, 0);
+        self.post_kept(peer, head, &number.to_le_bytes());
+    }
+
     /// The low half of the argument of a run's message, of which the peer knows the id.
     #[inline]
     fn name_run(&mut self, run: EdgeRun, peer: u32, place: u32) -> u32 {
@@ -389,6 +420,7 @@ impl Lane {
                 What::Elements(memory) => self.post_edge_memory(run, peer, place, &memory),
                 What::Credit(messages) => self.post_edge_credit(run, peer, place, messages),
                 What::Failed(why) => self.post_edge_failed(run, peer, place, &why),
+                What::Ended => self.post_edge_ended(run, peer, place),
             }
         }
     }
@@ -460,6 +492,9 @@ impl Lane {
             return self.on_edge_run(peer, head.aux, low);
         }
         let at = (peer, low);
+        if head.kind == wire::EDGE_ENDED {
+            return head.aux == 0 && self.on_edge_ended(at, payload);
+        }
         let heard = self.edges.heard.get(peer as usize).and_then(Option::as_ref);
         let number = heard.and_then(|heard| heard.get(id_of(at) as usize));
         let number = number.copied().unwrap_or(0);
@@ -495,6 +530,33 @@ impl Lane {
         true
     }
 
+    /// The producer of a branch has ended; the message names the run by its number.
+    #[cold]
+    fn on_edge_ended(&mut self, at: At, payload: &[u8]) -> bool {
+        let number = payload.try_into().map_or(0, u32::from_le_bytes);
+        // What this rank has asked about was opened here.
+        let ahead = number.wrapping_sub(self.edges.opened) as i32 > 0;
+        if number == 0 || ahead || id_of(at) != 0 {
+            return false;
+        }
+        let Some(run) = self.edges.position(number) else {
+            return true;
+        };
+        let active = &self.edges.active[run];
+        let may_touch = active.sink.as_ref().is_some_and(|sink| sink.may_touch());
+        if !may_touch || !active.early.is_empty() {
+            return self.keep_for(run, at, wire::EDGE_ENDED, payload);
+        }
+        self.take_edge(run, at, wire::EDGE_ENDED, payload)
+    }
+
+    /// Answers a question about a run that has ended here.
+    fn answer_for_ended(&mut self, number: u32, at: At, kind: u8, payload: &[u8]) {
+        if is_question(kind, payload) {
+            self.post_ended(number, at.0, place_of(at));
+        }
+    }
+
     fn hand_or_keep(&mut self, number: u32, early: Early) -> bool {
         match self.edges.of(number) {
             Some(_) => self.hand(number, early),
@@ -512,6 +574,7 @@ impl Lane {
         if kind == wire::EDGE_LONG {
             self.refuse_long(at);
         }
+        self.answer_for_ended(number, at, kind, payload);
         true
     }
 
@@ -533,6 +596,10 @@ impl Lane {
     #[cold]
     fn keep_for(&mut self, run: usize, at: At, kind: u8, payload: &[u8]) -> bool {
         let active = &mut self.edges.active[run];
+        if active.sink.is_some() && is_question(kind, payload) {
+            // Any thread may note it; the worker may be in a task for long.
+            return self.take_edge(run, at, kind, payload);
+        }
         if active.early.len() >= MOST_EARLY {
             return false;
         }
@@ -596,6 +663,7 @@ impl Lane {
                 let why = String::from_utf8_lossy(payload);
                 sink.failed(peer, place, &why)
             }
+            wire::EDGE_ENDED => sink.ended(peer, place),
             wire::EDGE_LONG => return self.on_edge_long(run, at, payload),
             _ => {
                 let known = sink.has_branch(peer, place);

@@ -80,6 +80,7 @@ impl Lane {
             bytes: op.view.bytes() as u64,
             posted: Some(self.site_of(op)),
             unreachable: self.is_unreachable(handle),
+            what: None,
         }
     }
 
@@ -110,13 +111,11 @@ impl Lane {
     pub(crate) fn probed_in_vain(&self, pattern: Pattern) {
         if listens() {
             hear(Asked {
-                operation: Operation::Probe,
                 peer: pattern.source.map(|p| self.in_world(p)),
                 tag: tag_of(pattern),
                 context: self.port.context,
-                bytes: 0,
-                posted: None,
                 unreachable: self.unreachable(pattern).is_some(),
+                ..Asked::of(Operation::Probe)
             });
         }
     }
@@ -145,6 +144,11 @@ impl Lane {
         };
         let owned = self.port.ops.handles().filter(owned);
         owned.map(|h| self.asked(h)).collect()
+    }
+
+    /// Context of the communicator.
+    pub fn context(&self) -> u64 {
+        self.port.context
     }
 
     /// A peer's rank in the world.

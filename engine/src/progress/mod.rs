@@ -22,6 +22,7 @@ pub mod in_segment;
 pub mod inspect;
 pub mod lane;
 pub mod links;
+pub mod no_wait;
 pub mod op;
 pub mod owed;
 pub(crate) mod pace;

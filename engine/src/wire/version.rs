@@ -32,6 +32,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (15, 0xe008_52de_cf20_a582),
     // Messages between processes may be delayed.
     (16, 0xe008_52de_cf20_a582),
+    // Ends of tasks are asked for; parked ranks.
+    (17, 0xf0a0_0944_d89b_61ce),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

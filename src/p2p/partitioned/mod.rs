@@ -178,7 +178,11 @@ fn wait(side: &dyn Side) -> Result<Status> {
     if !is_active(side) {
         return Ok(Status::EMPTY);
     }
-    let ended = side.comm().core().wait_until(|| ended(side));
+    let comm = side.comm();
+    if comm.core().must_not_wait() && ended(side).is_none() {
+        return comm.reported(comm.may_wait("wait").map(|()| Status::EMPTY));
+    }
+    let ended = comm.core().wait_until(|| ended(side));
     side.active().store(false, Ordering::Release);
     let result = match (ended, side.parts()) {
         (Ok(()), Some(parts)) => parts.result(),

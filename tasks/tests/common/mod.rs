@@ -94,6 +94,7 @@ enum Letter {
     Long(u32, Arc<Memory>, bool),
     Credit(u32, u32),
     Fail(u32, String),
+    Ended(u32),
 }
 
 /// By sender and receiver.
@@ -136,6 +137,10 @@ impl Outside for Net {
 
     fn fail(&self, rank: u32, place: u32, cause: &Failure) {
         self.post(rank, Letter::Fail(place, cause.to_string()));
+    }
+
+    fn ended(&self, rank: u32, place: u32) {
+        self.post(rank, Letter::Ended(place));
     }
 
     fn wake(&self) {}
@@ -195,6 +200,10 @@ impl Job {
         }
         let (crew, workers) = &mut self.crews[rank];
         let worker = random.below(workers.len() as u64) as usize;
+        if random.below(32) == 0 {
+            // A worker may look for orphans at any time.
+            workers[worker].look_for_ended(&self.instances[rank], crew);
+        }
         workers[worker].step(&self.instances[rank], crew) == Step::Ran
     }
 
@@ -233,6 +242,7 @@ impl Job {
             Some(Letter::Fail(place, text)) => {
                 instance.fail_from(from, place, &text, &mut Elsewhere)
             }
+            Some(Letter::Ended(place)) => instance.ended_from(from, place, &mut Elsewhere),
         };
         assert!(sound, "a message that no rank sends");
         true
@@ -265,10 +275,20 @@ impl Job {
             if alive.all(|(rank, instance)| self.dead == Some(rank) || instance.has_ended()) {
                 return true;
             }
-            if !self.sweep() {
+            if !self.sweep() && !self.look() {
                 return false;
             }
         }
+    }
+
+    /// Every worker looks for orphans: whether anything moved then.
+    fn look(&mut self) -> bool {
+        for (instance, (crew, workers)) in self.instances.iter().zip(&mut self.crews) {
+            for worker in workers {
+                worker.look_for_ended(instance, crew);
+            }
+        }
+        self.sweep()
     }
 
     /// Every worker and every wire once: whether anything moved.

@@ -10,6 +10,7 @@ mod delayed;
 mod devices;
 mod foreign;
 mod garbled;
+mod halts;
 mod joined;
 mod leavers;
 mod lifetimes;
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
         ["blocks", how] => blocks::run(&universe, how),
+        ["halts", how] => halts::run(comm, how),
         ["stuck", how] => still::stuck(comm, how),
         ["looks-stuck", how] => still::looks_stuck(comm, how),
         ["devices"] => devices::exchange(comm),
@@ -132,6 +134,10 @@ fn main() -> ExitCode {
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
             osier::testing::ranks(2, |comm| hang(&comm, how));
+        }
+        ["threads", "halts", ranks, how] => {
+            let ranks = ranks.parse().expect("a number");
+            osier::testing::ranks(ranks, |comm| halts::run(&comm, how));
         }
         _ => panic!("exercise {what:?}?"),
     }

@@ -204,6 +204,16 @@ const WAITS: &[Wait] = &[
         Ends("a call that is given up waits for nobody"),
     ),
     (
+        "tasks/src/linked.rs",
+        "work",
+        By(&[("tasks", "0 task 1 -")]),
+    ),
+    (
+        "tasks/src/linked.rs",
+        "run",
+        Ends("ranks that wait take messages of edges"),
+    ),
+    (
         "engine/src/progress/core.rs",
         "flush",
         By(&[("finalize", "0 send 1 7 world 8388608")]),
@@ -230,6 +240,7 @@ const WAITS: &[Wait] = &[
 const PRIMITIVES: &[&str] = &[
     ".wait_on(",
     ".wait_until(",
+    ".wait_for_tasks(",
     ".drive(",
     ".sleep(",
     "Watch::new(",
@@ -289,6 +300,7 @@ fn waiting() -> BTreeSet<(String, String)> {
     let mut files = Vec::new();
     sources(&root.join("src"), &mut files);
     sources(&root.join("engine/src"), &mut files);
+    sources(&root.join("tasks/src"), &mut files);
     let mut found = BTreeSet::new();
     for path in files {
         let name = path.strip_prefix(&root).expect("inside").to_string_lossy();

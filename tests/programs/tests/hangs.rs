@@ -3,6 +3,7 @@
 mod support;
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use support::{Done, EXERCISE, GUARD, alone, finish, job, launcher};
 
 /// A process that does not outlive its test.
@@ -17,7 +18,11 @@ impl Drop for Kept {
 
 /// Ranks of a job that hangs, reported once and ended.
 fn hang(ranks: usize, how: &str) -> Done {
-    let done = finish(&mut job(ranks, &["--on-hang", "kill"], &["hang", how]));
+    hang_of(ranks, &["hang", how])
+}
+
+fn hang_of(ranks: usize, what: &[&str]) -> Done {
+    let done = finish(&mut job(ranks, &["--on-hang", "kill"], what));
     done.code(125).through(&[]);
     let reports = done.stderr.matches("the job hangs").count();
     assert_eq!(reports, 1, "{}", done.stderr);
@@ -33,6 +38,9 @@ fn line_of(done: &Done, start: &str) -> String {
         .unwrap_or_else(|| panic!("{start:?} is missing: {lines:#?}"))
         .clone()
 }
+
+/// Ten times what it takes at most to name a hang.
+const NAMED: Duration = Duration::from_secs(10);
 
 const AT: &str = "tests/programs/src/main.rs:";
 
@@ -86,6 +94,120 @@ fn a_hang_without_a_launcher_is_reported_too() {
         let cycle = lines.find(|l| l.as_ref().is_ok_and(|l| l.contains("cycle: 0 -> 1 -> 0")));
         drop(child);
         assert!(cycle.is_some());
+    }
+}
+
+const GRAPHS: &str = "tests/programs/src/halts.rs:";
+
+/// A graph that comes to a halt is named with tasks, rules, edges, peers and credit.
+#[test]
+fn a_graph_that_halts_names_its_tasks() {
+    let start = Instant::now();
+    let done = hang_of(2, &["halts", "cycle"]);
+    assert!(start.elapsed() < NAMED, "{:?}", start.elapsed());
+    done.says("cycle: 0 -> 1 -> 0")
+        .says("2 of 2 tasks of the rank have not ended")
+        .says("cell[0], rule all: no message on 'in' (from cell[3].out) of rank 1")
+        .says("cell[1], rule all: no message on 'in' (from cell[0].out) of rank 0")
+        .says("cell[2], rule all: no message on 'in' (from cell[1].out) of rank 0");
+    assert!(line_of(&done, "0 task 1 - ").contains(GRAPHS));
+    let done = hang_of(3, &["halts", "credit"]);
+    done.says("source[0], rule all: no credit of rank 2 for 'out'")
+        .says("sink[0], rule count 4 on 'in': 2 come on 'in' (from source[0].out) of rank 0")
+        .says("cycle: 0 -> 2 -> 0");
+    line_of(&done, "1 receive 0 collective");
+    let done = hang_of(2, &["halts", "missing"]);
+    done.says("client[0], rule all: no message on 'back' (from server[0].answer) of rank 1")
+        .says("server[0], rule all: no message on 'in' (from client[0].question) of rank 0");
+    let done = hang_of(2, &["halts", "local-cycle"]);
+    let cycle = "cycle: cell[0] -> cell[3] -> cell[2] -> cell[1] -> cell[0]";
+    done.says("4 of 4 tasks of the rank have not ended")
+        .says(cycle);
+    assert!(!done.stderr.contains("cycle: 0"), "{}", done.stderr);
+    let done = hang_of(1, &["halts", "credit"]);
+    done.says("cycle: source[0] -> sink[0] -> source[0]")
+        .says("no slot free for 'out', sink[0] has not read");
+}
+
+#[test]
+fn a_graph_that_halts_without_a_launcher_is_named_too() {
+    let alone: &[&str] = &["halts", "cycle"];
+    for (what, says) in [
+        (alone, "cycle: cell[0] -> cell[1] -> cell[0]"),
+        (&["threads", "halts", "2", "cycle"], "cycle: 0 -> 1 -> 0"),
+    ] {
+        let mut command = Command::new(EXERCISE);
+        command.args(what);
+        let start = Instant::now();
+        let mut child = Kept(command.stderr(Stdio::piped()).spawn().expect("it starts"));
+        let stderr = child.0.stderr.take().expect("piped");
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stderr));
+        let said = lines.find(|l| l.as_ref().is_ok_and(|l| l.contains(says)));
+        drop(child);
+        assert!(said.is_some(), "{what:?}");
+        assert!(start.elapsed() < NAMED, "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn ps_shows_what_tasks_wait_for() {
+    let child = Kept(
+        job(2, &[], &["halts", "credit"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts"),
+    );
+    let pid = child.0.id().to_string();
+    let ps = |args: &[&str]| finish(Command::new(launcher()).arg("ps").arg(&pid).args(args)).stdout;
+    let start = Instant::now();
+    let says = [
+        "source[0], rule all: no credit of rank 1 for 'out'",
+        "sink[0], rule count 4 on 'in': 2 come on 'in' (from source[0].out) of rank 0",
+    ];
+    let mut text = ps(&[]);
+    while !says.iter().all(|part| text.contains(part)) {
+        assert!(start.elapsed() < GUARD, "{text}");
+        text = ps(&[]);
+    }
+    let json = ps(&["--json"]);
+    for part in [
+        "\"operation\": \"task\"",
+        "\"task\": \"sink[0], rule count 4",
+    ] {
+        assert!(json.contains(part), "{part} is missing: {json}");
+    }
+}
+
+#[test]
+fn ps_shows_that_a_task_waits_for_an_event() {
+    let child = Kept(
+        job(2, &[], &["halts", "event-never"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts"),
+    );
+    let pid = child.0.id().to_string();
+    let start = Instant::now();
+    loop {
+        let text = finish(Command::new(launcher()).arg("ps").arg(&pid)).stdout;
+        if text.contains("listener[0], rule all: waits for event 'tick'") {
+            break;
+        }
+        assert!(start.elapsed() < GUARD, "{text}");
+    }
+}
+
+/// Workers without work wait for tasks that run for long, for ranks that begin later, and for
+/// events, which anything may raise.
+#[test]
+fn a_graph_that_takes_long_is_not_reported() {
+    for how in ["busy", "late", "event"] {
+        finish(&mut job(3, &["--on-hang", "kill"], &["halts", how]))
+            .quiet()
+            .through(&[0, 1, 2])
+            .code(0);
     }
 }
 
@@ -144,7 +266,7 @@ fn ps_shows_what_ranks_wait_for() {
             .expect("it starts"),
     );
     let pid = child.0.id().to_string();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let text = loop {
         let done = ps(&[&pid]);
         if done.stdout.matches("receive").count() == 2 {

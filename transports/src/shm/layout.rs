@@ -31,6 +31,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (15, 0xe14e_af4e_bb4b_c62f),
     // Messages between processes may be delayed.
     (16, 0xe3a5_06a4_51b7_8f27),
+    // Ends of tasks are asked for; parked ranks.
+    (17, 0xe3a5_06a4_51b7_8f27),
 ];
 
 macro_rules! offsets {

@@ -189,6 +189,18 @@ impl Core {
         self.wait_watched(check, watch, false)
     }
 
+    /// As `wait_until`, for a worker of a graph, whose check says what its tasks wait for. It
+    /// does not resign: the graph learns itself of ranks that have left. `site` runs the graph.
+    #[track_caller]
+    pub fn wait_for_tasks<R>(
+        &self,
+        site: &'static Location<'static>,
+        check: impl FnMut() -> Option<R>,
+    ) -> R {
+        let watch = Watch::new(&self.waits, site, EndedBy::Ranks);
+        self.wait_watched(check, watch, false)
+    }
+
     #[track_caller]
     fn wait_watched<R>(
         &self,

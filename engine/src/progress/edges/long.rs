@@ -16,7 +16,7 @@
 
 use super::super::lane::Lane;
 use super::super::op::{Mode, Posted};
-use super::{At, EdgeMemory, EdgeRun, MOST_EARLY, place_of};
+use super::{At, EdgeMemory, EdgeRun, Edges, MOST_EARLY, place_of};
 use crate::exec::foreign::Foreign;
 use crate::matching::Pattern;
 use crate::view::RawView;
@@ -44,6 +44,17 @@ pub(super) struct Arriving {
     bytes: usize,
     /// What has come behind it.
     behind: VecDeque<(u8, Box<[u8]>)>,
+}
+
+impl Edges {
+    /// As a long message of this branch that arrives is named, if there is one: of a place
+    /// without an id.
+    fn named_by_id(&self, number: u32, (peer, place): At) -> At {
+        let of_peer = (number, (peer, 0))..=(number, (peer, u32::MAX));
+        let mut arriving = self.arriving.range(of_peer).map(|((_, at), _)| *at);
+        let same = arriving.find(|at| place_of(*at) == place);
+        same.unwrap_or((peer, place))
+    }
 }
 
 impl Lane {
@@ -142,6 +153,10 @@ impl Lane {
         kind: u8,
         payload: &[u8],
     ) -> bool {
+        let at = match kind {
+            wire::EDGE_ENDED => self.edges.named_by_id(number, at),
+            _ => at,
+        };
         match self.edges.arriving.get_mut(&(number, at)) {
             Some(arriving) if arriving.behind.len() < MOST_EARLY => {
                 arriving.behind.push_back((kind, payload.into()));
