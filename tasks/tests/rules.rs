@@ -60,7 +60,7 @@ fn funnel(
 fn run_everywhere(describe: impl Fn() -> Description + Sync, check: impl Fn()) {
     let mut random = Random(3);
     for ranks in 1..4 {
-        let graphs: Vec<Graph> = build(ranks, describe)
+        let graphs: Vec<Graph> = build(ranks, &describe)
             .into_iter()
             .map(|graph| graph.expect("a graph"))
             .collect();
@@ -378,7 +378,7 @@ fn a_failure_ends_what_depends_on_it_and_nothing_else() {
         std::panic::set_hook(Box::new(|_| {}));
         let mut random = Random(5);
         for ranks in 1..4 {
-            let graphs: Vec<Graph> = build(ranks, describe)
+            let graphs: Vec<Graph> = build(ranks, &describe)
                 .into_iter()
                 .map(|graph| graph.expect("a graph"))
                 .collect();

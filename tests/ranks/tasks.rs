@@ -1,6 +1,6 @@
 //! Task graphs between ranks.
 
-use crate::support::{fails, on_all, on_shm, one_fails};
+use crate::support::{fails, on_all, on_shm, on_threads, one_fails};
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError, layout};
 use osier::task::{Event, Node, Rule, RunSettings, Signal, Space, Volume, run_together};
 use osier::testing::Network;
@@ -148,7 +148,7 @@ fn by(workers: usize) -> RunSettings {
 /// together, or on threads.
 #[test]
 fn runs_of_a_graph_at_once_do_not_meet() {
-    on_all(3, |comm| {
+    on_threads(3, |comm| {
         let steps = 6;
         for elements in [1, 9, 20_000] {
             let results = results();
@@ -209,7 +209,7 @@ fn more_runs_than_a_graph_has_at_once_are_refused() {
 /// Long messages whose consumer has ended, or whose rank comes to the run late.
 #[test]
 fn long_messages_that_nobody_wants_leave_nothing_behind() {
-    on_all(2, |comm| {
+    on_threads(2, |comm| {
         for (taken, late) in [(0u64, false), (1, false), (3, false), (4, false), (4, true)] {
             let mut graph = Description::new();
             let ends = graph.family("end", &[2], Placement::Block);
