@@ -265,8 +265,7 @@ pub mod requests {
 /// rules; run by workers on the ranks of a communicator. [`task::Graph`] has an example. And
 /// virtual ranks: more ranks than threads ([`task::ranks`]).
 pub mod task {
-    pub use crate::bootstrap::{run_ranks, run_ranks_code};
-    pub use crate::tasks::ranks::{give_turn, ranks, ranks_async};
+    pub use crate::bootstrap::{give_turn, ranks, ranks_async, run_ranks, run_ranks_code};
     pub use crate::tasks::{Graph, Node, NodePorts, Run, run_together};
     #[doc(inline)]
     pub use osier_tasks::{

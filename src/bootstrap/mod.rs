@@ -7,14 +7,17 @@
 //! | `pmi1` | joins the job of a launcher that speaks PMI-1 |
 //! | `run` | ranks as threads of one process, or virtual ranks |
 //! | `session` | sessions |
+//! | `virtual_ranks` | ranks on stacks of their own, many to a thread |
 
 #[allow(unsafe_code, reason = "descriptors that a launcher names by number")]
 mod descriptor;
 mod launcher;
 mod pmi1;
 mod run;
+pub(crate) mod virtual_ranks;
 
 pub use run::{Failure, run, run_code, run_ranks, run_ranks_code};
+pub use virtual_ranks::{give_turn, ranks, ranks_async};
 
 use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets, Session};
 use crate::config;

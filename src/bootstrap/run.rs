@@ -15,10 +15,10 @@
 //! 3. A rank that ends well has finalized, and is recorded so while the others go on: a rank
 //!    that blocks for it gets an error rather than a hang.
 
+use super::virtual_ranks::{Deal, on_stacks};
 use super::{Universe, init, joined_rank, launcher};
 use crate::comm::Communicator;
 use crate::config;
-use crate::tasks::ranks::{Deal, on_stacks};
 use osier_engine::diagnose::tell;
 use osier_engine::diagnose::threads::Inside;
 use osier_engine::error::{Error, ErrorKind, Result};

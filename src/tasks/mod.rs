@@ -1,8 +1,6 @@
 //! Task graphs on the ranks of a communicator, and virtual ranks; the runtime is a crate below
 //! this one.
 
-pub(crate) mod ranks;
-
 mod collective;
 
 pub use collective::{Node, NodePorts};

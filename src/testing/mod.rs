@@ -10,8 +10,8 @@
 //! ```
 
 use crate::bootstrap::Universe;
+use crate::bootstrap::virtual_ranks::{Deal, RankResult, on_stacks};
 use crate::comm::Communicator;
-use crate::tasks::ranks::{Deal, RankResult, on_stacks};
 use osier_engine::check::Setting;
 use osier_engine::diagnose::threads::Inside;
 use osier_transports::Death;

@@ -9,6 +9,9 @@
 //!
 //! One crew of threads may run several runs, of one graph or of several, at once: each thread
 //! is a worker of each of them.
+//!
+//! # Invariants
+//! 1. The lane tells of a long message when it has filled the room that the sink gave for it.
 
 use crate::build::MOST_PLACES;
 use crate::event::WakeWorkers;
@@ -270,7 +273,7 @@ impl EdgeSink for Sink {
     }
 
     fn arrived(&mut self, peer: u32, place: u32) {
-        // SAFETY: the lane says so of a message that filled its room.
+        // SAFETY: invariant 1: the lane says so of a message that filled its room.
         unsafe {
             self.instance
                 .end_delivery(peer, place, &mut self.delivering);

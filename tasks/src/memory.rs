@@ -47,7 +47,7 @@ impl Memory {
                 element.layout.pack_raw(from, len, 0..bytes, to);
             }
         }
-        // SAFETY: written above.
+        // SAFETY: invariant 1: they were written above.
         unsafe { packed.set_len(bytes) };
         packed.into()
     }

@@ -9,7 +9,8 @@
 //! to a `Universe`: threads do, too.
 
 use super::outside::Process;
-use crate::progress::suspend::WaitsInside;
+use std::any::Any;
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Threads that wait, with the job of the wait. A process may hold ranks of several jobs, and
@@ -34,13 +35,26 @@ pub struct Inside(Of);
 
 enum Of {
     Thread(u64, u32),
-    Rank(#[expect(dead_code, reason = "dropped with it")] WaitsInside),
+    Rank(#[expect(dead_code, reason = "dropped with it")] Box<dyn Any>),
+}
+
+/// Counts a wait of the virtual rank that runs here, for a job, until what it returns is dropped;
+/// `None`: none does.
+pub(crate) type CountRank = fn(u64) -> Option<Box<dyn Any>>;
+
+thread_local! {
+    static COUNT_RANK: Cell<Option<CountRank>> = const { Cell::new(None) };
+}
+
+/// This thread runs virtual ranks, whose waits are counted so.
+pub(crate) fn count_ranks_by(count: CountRank) {
+    COUNT_RANK.set(Some(count));
 }
 
 impl Inside {
     /// Counts this thread for a job, or this virtual rank.
     pub fn enter(job: u64) -> Inside {
-        match WaitsInside::begin(job) {
+        match COUNT_RANK.get().and_then(|count| count(job)) {
             Some(rank) => Inside(Of::Rank(rank)),
             None => Inside::of_thread(job),
         }

@@ -23,7 +23,7 @@
 //! 5. A rank that is suspended while it unwinds does not make others look as if they did:
 //!    [`unwinds`] in place of [`std::thread::panicking`].
 
-use crate::diagnose::threads::Inside;
+use crate::diagnose::threads::{Inside, count_ranks_by};
 use crate::diagnose::waits::Listening;
 use crate::progress::owed;
 use osier_transports::shm::Parked;
@@ -160,6 +160,7 @@ pub struct RankCount(WorkerCounts);
 impl RankCount {
     /// With so many ranks. A virtual rank may begin to be a worker itself.
     pub fn begin(ranks: usize) -> RankCount {
+        count_ranks_by(|job| Some(Box::new(WaitsInside::begin(job)?)));
         let live = WorkerCounts {
             live: ranks,
             ..WorkerCounts::default()
@@ -198,11 +199,11 @@ fn with_ranks(change: impl FnOnce(&mut WorkerCounts)) {
 }
 
 /// A registered wait of a virtual rank.
-pub(crate) struct WaitsInside(Rc<Stack>);
+struct WaitsInside(Rc<Stack>);
 
 impl WaitsInside {
     /// Of the rank whose stack this is; none of a thread.
-    pub fn begin(job: u64) -> Option<WaitsInside> {
+    fn begin(job: u64) -> Option<WaitsInside> {
         let stack = here()?;
         let before = stack.inside.replace(stack.inside.get() + 1);
         if before == 0 {

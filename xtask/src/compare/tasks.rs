@@ -11,7 +11,7 @@
 //!
 //! | module | duty |
 //! |---|---|
-//! | [`rows`] | rows, columns, sizes |
+//! | [`mod@rows`] | rows, columns, sizes |
 //! | [`mod@metg`] | from a sweep to METG, and which sweeps are rejected |
 //! | [`outcome`] | medians, bars, tables |
 //!
