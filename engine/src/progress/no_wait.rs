@@ -65,6 +65,26 @@ impl Drop for Named {
     }
 }
 
+/// What a thread has said of its task, while it runs a virtual rank that is not in it.
+pub(super) struct TaskAside {
+    task: (u32, usize),
+    names: Option<Names>,
+}
+
+impl TaskAside {
+    pub fn put() -> TaskAside {
+        TaskAside {
+            task: TASK.replace((NONE, 0)),
+            names: NAMES.take(),
+        }
+    }
+
+    pub fn bring_back(self) {
+        TASK.set(self.task);
+        NAMES.set(self.names);
+    }
+}
+
 impl Core {
     /// Whether this thread is in a task, where calls that wait are errors.
     #[inline]
@@ -103,6 +123,9 @@ mod tests {
         enter(3, 8);
         assert!(text("recv").starts_with("recv in a task: "));
         enter(3, 7);
+        let aside = TaskAside::put();
+        assert_eq!(TASK.get().0, NONE, "another virtual rank");
+        aside.bring_back();
         let e = text("recv");
         leave();
         drop(named);

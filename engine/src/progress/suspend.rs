@@ -16,8 +16,8 @@
 //! 2. No rank is suspended while it holds a lane or a lock of the library, nor within code that
 //!    is run as a lane is released: [`NoSuspension`] marks the latter, and [`here`] is none there. So a
 //!    waker, a `Drop` or an operator that waits blocks its worker.
-//! 3. What a check has set for its thread ([`crate::diagnose::waits`], [`Awaits`]) is put aside
-//!    while its rank is suspended.
+//! 3. What a check has set for its thread ([`crate::diagnose::waits`], [`Awaits`]), and the task
+//!    that its rank is in ([`super::no_wait`]), is put aside while the rank is suspended.
 //! 4. A worker counts as a thread that waits inside Osier while all of its ranks that have not
 //!    ended do, and not before.
 //! 5. A rank that is suspended while it unwinds does not make others look as if they did:
@@ -25,6 +25,7 @@
 
 use crate::diagnose::threads::{Inside, count_ranks_by};
 use crate::diagnose::waits::Listening;
+use crate::progress::no_wait::TaskAside;
 use crate::progress::owed;
 use osier_transports::shm::Parked;
 use std::cell::{Cell, RefCell};
@@ -104,6 +105,7 @@ impl Stack {
         debug_assert_eq!((owed::locks_held(), lanes::held()), (0, 0), "invariant 2");
         let listening = Listening::put_aside();
         let awaits = AWAITS.replace(false);
+        let task = TaskAside::put();
         let unwinds = std::thread::panicking() && unwinds();
         if unwinds {
             self.unwinds.set(true);
@@ -113,6 +115,7 @@ impl Stack {
         if unwinds {
             RANKS.with_borrow_mut(|ranks| ranks.unwinding -= 1);
         }
+        task.bring_back();
         AWAITS.set(awaits);
         listening.bring_back();
         resumed

@@ -210,8 +210,18 @@ const WAITS: &[Wait] = &[
     ),
     (
         "tasks/src/linked.rs",
-        "run",
+        "end",
         Ends("ranks that wait take messages of edges"),
+    ),
+    (
+        "tasks/src/stacks.rs",
+        "run",
+        Told("the worker of virtual ranks: each that waits is told"),
+    ),
+    (
+        "src/tasks/ranks.rs",
+        "drive",
+        Told("the future of a virtual rank: what it awaits is told"),
     ),
     (
         "engine/src/progress/core.rs",
@@ -267,6 +277,7 @@ const APART: &[&str] = &[
 /// Uses that are no waits, or of processes that are no ranks.
 const NO_WAIT: &[(&str, &str)] = &[
     ("engine/src/progress/core.rs", "new"),
+    ("tasks/src/linked.rs", "begin"),  // watches calls
     ("src/measure/attach.rs", "live"), // a child process of a measurement
 ];
 
