@@ -219,7 +219,7 @@ const WAITS: &[Wait] = &[
         Told("the worker of virtual ranks: each that waits is told"),
     ),
     (
-        "src/tasks/ranks.rs",
+        "src/bootstrap/virtual_ranks.rs",
         "drive",
         Told("the future of a virtual rank: what it awaits is told"),
     ),
