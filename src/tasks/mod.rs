@@ -165,7 +165,7 @@ impl Graph {
     /// # let family = tasks.family("task", &[5], Placement::Block);
     /// # tasks.tasks(family, |_: [usize; 1]| |_: &mut Context<'_>| Ok(Next::Done));
     /// # let graph = Graph::build(&comm, tasks)?;
-    /// let report = graph.run_with(&RunSettings { workers: 2, times: true })?;
+    /// let report = graph.run_with(&RunSettings { workers: 2, times: true, ..RunSettings::default() })?;
     /// println!("{report}");
     /// # Ok::<(), osier::Error>(())
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();

@@ -29,7 +29,7 @@ use crate::writing::Room;
 use osier_engine::diagnose::page::Operation;
 use osier_engine::diagnose::waits::{Asked, hear, listens};
 use osier_engine::progress::cell::LaneCell;
-use osier_engine::progress::core::Core;
+use osier_engine::progress::core::{Core, Tended, WithThread};
 use osier_engine::progress::edges::{self, EdgeMemory, EdgeRun, EdgeSink, Post, What};
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::no_wait::{GraphRuns, Named};
@@ -324,6 +324,12 @@ struct Thread<'a> {
     was_busy: bool,
 }
 
+/// Who polls while tasks run, until it is dropped.
+enum Progress {
+    Workers(#[expect(dead_code, reason = "dropped with it")] Tended),
+    Thread(#[expect(dead_code, reason = "dropped with it")] WithThread),
+}
+
 /// Runs what was opened on this rank, all of it at once, by a number of threads, of which this
 /// is one. The other ranks do the same, each when it comes to it.
 ///
@@ -336,7 +342,10 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
         return Vec::new();
     };
     let threads = settings.workers.max(1);
-    let tended = core.tend();
+    let tended = match settings.progress_thread {
+        true => Progress::Thread(core.with_progress_thread()),
+        false => Progress::Workers(core.tend()),
+    };
     let of_graphs = GraphRuns::begin(&core);
     // Its address names the crew as long as it is there.
     let name = Box::new(0u8);

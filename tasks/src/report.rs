@@ -36,14 +36,19 @@ pub struct RunSettings {
     pub workers: usize,
     /// The time of each call of a task is measured, which costs two readings of the clock.
     pub times: bool,
+    /// A thread of its own looks after messages, too: for tasks that run long, between which
+    /// messages in several steps, or longer than what a transport takes at once, would wait. It
+    /// sleeps while there are none.
+    pub progress_thread: bool,
 }
 
 impl Default for RunSettings {
-    /// One worker, no times.
+    /// One worker, no times, messages looked after between tasks.
     fn default() -> Self {
         Self {
             workers: 1,
             times: false,
+            progress_thread: false,
         }
     }
 }

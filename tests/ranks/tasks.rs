@@ -637,7 +637,11 @@ fn reports_count_what_workers_did_and_what_went_between_ranks() {
         let graph = Graph::build(&comm, description).expect("a graph");
         for workers in [1, 2] {
             for times in [false, true] {
-                let settings = RunSettings { workers, times };
+                let settings = RunSettings {
+                    workers,
+                    times,
+                    progress_thread: times,
+                };
                 let report = graph.run_with(&settings).expect("no failure");
                 check(&results, steps, 4);
                 assert_eq!((report.rank, report.workers.len()), (comm.rank(), workers));
@@ -711,6 +715,7 @@ fn pictures_are_alike_on_all_ranks() {
         let settings = RunSettings {
             workers: 1,
             times: true,
+            ..RunSettings::default()
         };
         let report = graph.run_with(&settings).expect("a run");
         let timed = graph.picture_of(&report).expect("a picture");
@@ -719,6 +724,7 @@ fn pictures_are_alike_on_all_ranks() {
         let report = graph.run_with(&RunSettings {
             workers: 1,
             times: comm.rank() != 1,
+            ..RunSettings::default()
         });
         let refused = graph
             .picture_of(&report.expect("a run"))

@@ -510,6 +510,12 @@ impl Core {
         Tended(self.clone())
     }
 
+    /// The progress thread polls, too, until what is returned is dropped.
+    pub fn with_progress_thread(self: &Arc<Self>) -> WithThread {
+        self.future_waits();
+        WithThread(self.clone())
+    }
+
     /// As [`Core::progress_all`], of threads that [tend](Core::tend).
     pub fn progress_tended(&self) -> bool {
         self.begin_rung() | self.progress_all()
@@ -611,6 +617,15 @@ impl Drop for Tended {
         {
             core.progress_thread().unpark();
         }
+    }
+}
+
+/// The progress thread polls: [`Core::with_progress_thread`].
+pub struct WithThread(Arc<Core>);
+
+impl Drop for WithThread {
+    fn drop(&mut self) {
+        self.0.future_done();
     }
 }
 

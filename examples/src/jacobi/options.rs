@@ -48,6 +48,10 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
 
+    /// A thread of each rank that looks after messages while tasks run; of --by graph
+    #[arg(long)]
+    pub progress_thread: bool,
+
     /// Keep the field in the memory of a GPU, and exchange faces from there; without a
     /// GPU on an emulated one, which is slow
     #[arg(long)]
@@ -97,6 +101,7 @@ impl Options {
         self.by.check_task_options(&[
             ("--factor", self.factor.is_some()),
             ("--workers", self.workers.is_some()),
+            ("--progress-thread", self.progress_thread),
         ])?;
         if self.device && self.by != By::Sync {
             let text = format!(

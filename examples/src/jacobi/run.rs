@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use osier::task::Counts;
+use osier::task::{Counts, RunSettings};
 use osier::{Communicator, Error, ErrorKind, Op, Result};
 
 use super::decomposition::{Block, Decomposition};
@@ -182,7 +182,12 @@ fn by_tasks(
     };
     cart.barrier()?;
     let begin = Instant::now();
-    let ran = tasks.sweep(options.workers())?;
+    let settings = RunSettings {
+        workers: options.workers(),
+        progress_thread: options.progress_thread,
+        ..RunSettings::default()
+    };
+    let ran = tasks.sweep(&settings)?;
     let seconds = begin.elapsed().as_secs_f64();
     let workers = ran.map_or_else(Vec::new, |report| report.workers);
 

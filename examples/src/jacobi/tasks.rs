@@ -25,7 +25,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Report, Task, TaskError};
+use osier::task::{
+    Context, Description, Graph, In, Next, Out, Placement, Report, RunSettings, Task, TaskError,
+};
 use osier::{Communicator, Op, Result};
 
 use super::decomposition::{Block, Decomposition};
@@ -118,14 +120,14 @@ impl Tasks {
         }))
     }
 
-    /// All sweeps, by this number of workers; none if there is nothing to sweep.
+    /// All sweeps, run so; none if there is nothing to sweep.
     ///
     /// # Errors
     /// A task has failed.
-    pub fn sweep(&self, workers: usize) -> Result<Option<Report>> {
+    pub fn sweep(&self, settings: &RunSettings) -> Result<Option<Report>> {
         match self.shared.sweeps {
             0 => Ok(None),
-            _ => self.graph.run_by(workers).map(Some),
+            _ => self.graph.run_with(settings).map(Some),
         }
     }
 

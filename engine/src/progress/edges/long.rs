@@ -7,6 +7,9 @@
 //! a send, tag id:place           ->  the slot is full: the consumers are told
 //! ```
 //!
+//! To a peer that shares no memory they go in parts: there would be more steps, each of which a busy
+//! worker takes late.
+//!
 //! What comes on a branch behind a long message waits until that is there, another long one, too:
 //! so those of a branch are received in the order in which they are announced and sent.
 //!
@@ -67,7 +70,11 @@ impl Lane {
         memory: &Arc<dyn EdgeMemory>,
     ) {
         let bytes = memory.bytes();
-        if bytes.len() <= self.most_copied_of_edges(peer) {
+        let sharing = self.port.links.sharing(peer);
+        // Credit says that there is a slot. Where the receiver cannot read the memory, parts come
+        // without its answer, which a busy worker gives late.
+        let is_read = sharing.process || sharing.host_memory;
+        if !is_read || bytes.len() <= self.most_copied_of_edges(peer) {
             return self.post_edge(run, peer, place, bytes);
         }
         if self.port.peers[peer as usize].dead.is_some() {
