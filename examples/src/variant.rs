@@ -102,7 +102,7 @@ impl Workers {
     }
 }
 
-/// Share of the time that a rank's workers had no task, of a run that took so many seconds.
+/// Share of the time that a rank's workers had no task, of a run that took `seconds`.
 pub fn idle_share(counts: &[Counts], per_rank: usize, seconds: f64) -> f64 {
     let idle_ns: u64 = counts.iter().map(|worker| worker.idle_ns).sum();
     match seconds > 0.0 {

@@ -73,7 +73,7 @@ pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
     }))
 }
 
-/// As [`run`], with the ranks of this process as virtual ranks on so many workers: see
+/// As [`run`], with the ranks of this process as virtual ranks on this number of workers: see
 /// [`crate::task::ranks`] for what these are.
 ///
 /// Under `osier run --ranks-per-process K` that is K virtual ranks, otherwise one rank on the

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-/// Runs `f` as `n` virtual ranks of a job in this process, on so many workers; the results in
+/// Runs `f` as `n` virtual ranks of a job in this process, on `workers` threads; the results in
 /// rank order.
 ///
 /// A virtual rank has a stack of its own (2 MiB, with a guard page) and no thread. A worker is a

@@ -24,7 +24,7 @@ use osier_transports::sim::{SimNet, SimOptions};
 pub enum Network {
     /// Shared memory, as between processes.
     Shm,
-    /// The same, with virtual ranks on so many workers.
+    /// The same, with virtual ranks on this number of workers.
     Virtual(usize),
     /// A simulated network with seeded delays.
     Sim(SimOptions),

@@ -1,7 +1,7 @@
 //! Virtual ranks: many ranks on one worker, each on a stack of its own.
 //!
 //! A worker is a thread. It resumes its ranks in turn; one that waits gives its turn to the
-//! others, and after some turns in vain parks: its worker then looks at one word of it, which
+//! others, and after some turns without result parks: its worker then looks at one word of it, which
 //! peers clear, and comes back to it once that is done. A worker all of whose ranks are parked
 //! spins, yields, and sleeps at their bells.
 //!

@@ -6,7 +6,7 @@ use osier::task::{Context, Description, Graph, Next, Placement, Rule};
 use osier::{Communicator, ErrorKind, Op};
 use std::sync::{Arc, Mutex};
 
-/// A source on the first rank sends so many messages and is done; a sink on the last rank waits
+/// A source on the first rank sends a number of messages and is done; a sink on the last rank waits
 /// by a rule; what comes behind it, on the first rank, waits for the sink.
 fn left_behind(comm: &Communicator, messages: u64, rule: Rule) -> Graph {
     let last = comm.size() - 1;

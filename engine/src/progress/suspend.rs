@@ -161,7 +161,7 @@ pub fn enter(stack: Option<Rc<Stack>>) -> Option<Rc<Stack>> {
 pub struct RankCount(WorkerCounts);
 
 impl RankCount {
-    /// With so many ranks. A virtual rank may begin to be a worker itself.
+    /// With this number of ranks. A virtual rank may begin to be a worker itself.
     pub fn begin(ranks: usize) -> RankCount {
         count_ranks_by(|job| Some(Box::new(WaitsInside::begin(job)?)));
         let live = WorkerCounts {

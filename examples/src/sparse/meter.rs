@@ -13,7 +13,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Of so many supernodes; silent unless `visible`.
+    /// Of a number of supernodes; silent unless `visible`.
     pub fn new(supernodes: usize, visible: bool) -> Self {
         let progress = || Mutex::new(Progress::new("supernode", supernodes, true));
         Self {

@@ -223,7 +223,7 @@ impl Solved {
         let difference: Vec<f64> = x.iter().zip(&exact).map(|(x, exact)| x - exact).collect();
         Ok(Solved {
             residuals,
-            // What computing a residual of so many terms rounds, some times.
+            // What computing a residual of as many terms rounds, some times.
             limit: 4.0 * (in_row as f64 + 2.0) * f64::EPSILON,
             error: largest(&difference) / largest(&exact),
         })

@@ -206,13 +206,13 @@ fn other_processes_share_nothing() {
     let refused = exported.expect_err("refused");
     assert_eq!(refused.kind(), TransportErrorKind::Unavailable);
     assert!(refused.to_string().contains("delayed"), "{refused}");
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the keys.
     assert!(unsafe { end.export(at.cast(), 8) }.is_err());
-    // SAFETY: as above.
+    // SAFETY: the memory outlives the keys.
     let key = unsafe { end.below().export(at.cast(), 8) }.expect("exported below");
     // SAFETY: the memory is eight bytes long and ours.
     assert!(unsafe { end.get(1, &key, 0, at.cast(), 8) }.is_err());
-    // SAFETY: as above.
+    // SAFETY: the memory is eight bytes long and ours.
     assert!(unsafe { end.put(1, &key, 0, at.cast(), 8) }.is_err());
     assert!(end.atomic(1, &key, 0, AtomicOp::Load).is_err());
     assert!(end.mapped(1, &key).is_none());

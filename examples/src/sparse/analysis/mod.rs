@@ -27,7 +27,7 @@ use symbolic::{Symbolic, Widths};
 pub enum Ordering {
     /// Approximate minimum degree.
     Degree,
-    /// Nested dissection of a cube of so many points along each axis.
+    /// Nested dissection of a cube of this number of points along each axis.
     Dissection(usize),
 }
 

@@ -7,7 +7,7 @@
 use super::super::read::lines::shortened;
 use super::{BadFile, Lines};
 
-/// A format: so many fields of one width in a line.
+/// A format: a number of fields of one width in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// Fields in a line.
@@ -69,7 +69,7 @@ impl Format {
         self.integers
     }
 
-    /// Lines that so many numbers take.
+    /// Lines that a number of numbers take.
     pub fn lines(self, numbers: u64) -> u64 {
         numbers.div_ceil(self.per_line as u64)
     }

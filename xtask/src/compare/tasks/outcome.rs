@@ -70,7 +70,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of all sweeps; a bar is judged where its columns have so many accepted ones.
+    /// Of all sweeps; a bar is judged where its columns have that number of accepted ones.
     pub fn new(sweeps: &[Sweep], least_sweeps: usize) -> Outcome {
         let mut cells = BTreeMap::new();
         for (at, row) in rows().into_iter().enumerate() {
