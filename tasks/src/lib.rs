@@ -21,7 +21,7 @@
 //! | `watch` | what is seen of each call of a task: times, timelines |
 //! | [`instance`] | a run: what changes while it runs |
 //! | [`event`] | what tasks wait for besides messages |
-//! | [`writing`], `running` | messages on their way to tasks; firings |
+//! | `writing`, [`delivery`], `running` | messages on their way to tasks; firings |
 //! | `ready` | tasks that are ready to run |
 //! | [`orphan`] | tasks that can no longer be fired |
 //! | `residual` | what tasks wait for, in words |
@@ -31,7 +31,7 @@
 //! | `layered`, `svg`, [`picture`] | layout of directed graphs, drawings, pictures of graphs |
 //! | [`graph`] | building a graph on all ranks |
 //! | `traffic` | what goes between ranks |
-//! | [`linked`] | runs over a lane of the engine |
+//! | `over_lane`, [`linked`] | the lane of a graph; runs over it |
 //! | [`stacks`] | virtual ranks: many ranks on one worker, each on a stack of its own |
 
 #![allow(
@@ -42,6 +42,7 @@
 pub mod build;
 pub mod child;
 pub mod context;
+pub mod delivery;
 pub mod describe;
 pub mod event;
 pub mod failure;
@@ -56,6 +57,7 @@ pub mod line;
 pub mod linked;
 pub mod memory;
 pub mod orphan;
+mod over_lane;
 pub mod picture;
 pub mod placement;
 mod ready;
@@ -74,4 +76,4 @@ mod traffic;
 mod watch;
 pub mod word;
 pub mod worker;
-pub mod writing;
+mod writing;

@@ -5,6 +5,7 @@ mod common;
 use common::{Job, Random, build, on_threads};
 use osier_tasks::child::{Child, LocalGraph};
 use osier_tasks::context::Context;
+use osier_tasks::delivery::Room;
 use osier_tasks::describe::{Description, Event, Out};
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, OneRank};
@@ -14,7 +15,6 @@ use osier_tasks::placement::Placement;
 use osier_tasks::rule::Rule;
 use osier_tasks::space::Space;
 use osier_tasks::task::{Fire, Next, Task, TaskError};
-use osier_tasks::writing::Room;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 

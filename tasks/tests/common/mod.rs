@@ -3,13 +3,13 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use osier_tasks::build::BuildError;
+use osier_tasks::delivery::Room;
 use osier_tasks::describe::Description;
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, Ranks};
 use osier_tasks::instance::{Elsewhere, Instance, Outside};
 use osier_tasks::memory::Memory;
 use osier_tasks::worker::{Counts, Crew, Step, Worker};
-use osier_tasks::writing::Room;
 use std::collections::VecDeque;
 use std::sync::{Arc, Barrier, Mutex};
 
