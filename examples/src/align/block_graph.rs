@@ -38,10 +38,8 @@ pub fn build(comm: &Communicator, matrix: &Arc<Matrix>, priority: bool) -> Resul
         (from, to)
     });
     if priority {
-        let middle = (rows + columns) as i32 / 2;
-        graph.priority(blocks, move |[row, column]: [usize; 2]| {
-            middle - (row + column) as i32
-        });
+        graph.exact_priorities();
+        graph.priority(blocks, |[row, column]: [usize; 2]| -((row + column) as i32));
     }
     let matrix = matrix.clone();
     graph.tasks(blocks, move |[row, column]: [usize; 2]| {

@@ -82,8 +82,8 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub workers: usize,
 
-    /// Tasks nearer to the top, and of blocks to the left, run first; three
-    /// bands: above, at and below the middle (--by blocks, panels)
+    /// Tasks nearer to the top, and of blocks to the left, run first
+    /// (--by blocks, panels)
     #[arg(verbatim_doc_comment, long)]
     pub priority: bool,
 

@@ -34,8 +34,8 @@ pub fn build(
         (from, to)
     });
     if priority {
-        let middle = rows as i32 / 2;
-        graph.priority(panels, move |[row]: [usize; 1]| middle - row as i32);
+        graph.exact_priorities();
+        graph.priority(panels, |[row]: [usize; 1]| -(row as i32));
     }
     let matrix = matrix.clone();
     graph.tasks(panels, move |[row]: [usize; 1]| {
