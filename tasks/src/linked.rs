@@ -304,7 +304,10 @@ impl Thread<'_> {
         if self.rounds >= ROUNDS {
             self.rounds = 0;
             self.polled = self.ran;
+            let before = POLLS.replace(self.crew);
             any |= core.progress_tended();
+            POLLS.set(before);
+            self.take_fired();
         }
         any
     }

@@ -155,7 +155,7 @@ pub(super) enum Early {
     Message {
         kind: u8,
         at: At,
-        payload: Box<[u8]>,
+        payload: Vec<u8>,
     },
     Gone {
         peer: u32,
@@ -467,10 +467,15 @@ impl Lane {
     #[cold]
     fn hand_early(&mut self, at: usize) {
         let number = self.edges.active[at].run.number;
-        let early = std::mem::take(&mut self.edges.active[at].early);
-        for early in early {
+        let mut early = std::mem::take(&mut self.edges.active[at].early);
+        for early in early.drain(..) {
             let sound = self.hand(number, early);
             self.port.counters.malformed += u64::from(!sound);
+        }
+        // Kept for its memory.
+        let now = &mut self.edges.active[at].early;
+        if now.is_empty() {
+            *now = early;
         }
     }
 
@@ -603,8 +608,14 @@ impl Lane {
         if active.early.len() >= MOST_EARLY {
             return false;
         }
-        let payload = payload.into();
-        active.early.push_back(Early::Message { kind, at, payload });
+        let mut kept = self.buffer(payload.len());
+        kept.extend_from_slice(payload);
+        let active = &mut self.edges.active[run];
+        active.early.push_back(Early::Message {
+            kind,
+            at,
+            payload: kept,
+        });
         // Its worker may sleep.
         self.port.finished = true;
         true
@@ -628,7 +639,11 @@ impl Lane {
                 self.post_for_run(run);
                 true
             }
-            Early::Message { kind, at, payload } => self.take_edge(run, at, kind, &payload),
+            Early::Message { kind, at, payload } => {
+                let sound = self.take_edge(run, at, kind, &payload);
+                self.recycle(payload);
+                sound
+            }
         }
     }
 
