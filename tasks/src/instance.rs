@@ -31,13 +31,14 @@ use crate::residual::ToldRule;
 use crate::rule::Rule;
 use crate::shape::{Shape, TaskShape};
 use crate::slot::{Slot, most_short};
+use crate::sync::AtomicU32;
 use crate::task::Task;
 use crate::watch::Watch;
 use crate::word::{EdgeWord, Standing, TaskWord};
 use std::any::TypeId;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What the owner of a task has besides its word. Cells, so that nothing that was written is
