@@ -321,14 +321,23 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         tag: impl Into<TagSelector>,
     ) -> Result<ScopedRequest<'scope>> {
         let (source, tag, peers) = (source.into(), tag.into(), self.comm.peer_count());
-        if let Some((source, tag)) = names::exact(source, tag, peers)
-            && let Some(begun) =
-                buffer.lend_mut(|view| self.comm.begin_view(view.as_raw(), source, tag))
-        {
-            return Ok(match begun {
-                Begun::Received(bytes) => self.done(Status::new(source as usize, tag, bytes)),
-                Begun::Posted(handle) => self.pending(handle),
-            });
+        if let Some((source, tag)) = names::exact(source, tag, peers) {
+            let posted = buffer.lend_mut(|view| self.comm.post_view(view.as_raw(), source, tag));
+            // Not by a closure: reports name the caller's line.
+            let begun = match posted {
+                Some(posted) => Some(posted),
+                None => {
+                    let view = buffer.view_mut();
+                    self.comm.begin_view(view.as_raw(), source, tag)
+                }
+            };
+            match begun {
+                Some(Begun::Received(bytes)) => {
+                    return Ok(self.done(Status::new(source as usize, tag, bytes)));
+                }
+                Some(Begun::Posted(handle)) => return Ok(self.pending(handle)),
+                None => {}
+            }
         }
         let pattern = self.comm.reported(names::pattern(source, tag, peers))?;
         self.recv_raw(buffer.view_mut().raw(), pattern)

@@ -80,6 +80,15 @@ impl Communicator {
         self.begin_locked(lane, view, source, tag)
     }
 
+    /// The same, if it can be posted behind others as it is.
+    #[inline(always)]
+    pub(super) fn post_view(&self, view: &RawView, source: u32, tag: u32) -> Option<Begun> {
+        let mut lane = self.lane().lock();
+        let posted = lane.post_behind(view.as_contiguous()?, view.bytes(), source, tag)?;
+        lane.release_as_it_was();
+        Some(Begun::Posted(posted))
+    }
+
     #[inline(never)]
     #[track_caller]
     fn begin_locked(
