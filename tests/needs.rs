@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 mod asked;
 
 /// Key, thing, and what brings it.
-const NEEDS: [(&str, &str, &str); 17] = [
+const NEEDS: [(&str, &str, &str); 18] = [
     ("driver", "the emulated driver", BUILD),
     ("launcher", "the launcher `osier`", BUILD),
     ("cc", "a C compiler", "apt-get install gcc"),
@@ -53,6 +53,11 @@ const NEEDS: [(&str, &str, &str); 17] = [
         "root",
         "root, who may start processes of others",
         "run the tests as root",
+    ),
+    (
+        "fma",
+        "a processor with AVX2 and FMA",
+        "another processor has them",
     ),
     (
         "quiet",

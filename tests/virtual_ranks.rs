@@ -11,6 +11,7 @@ use osier::testing::Network;
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const N: usize = 16;
@@ -213,12 +214,27 @@ fn waits_for_several() {
 #[test]
 fn workers_that_sleep_are_woken() {
     let _watchdog = Watchdog::start();
+    let waiter = Mutex::new(String::new());
     ranks(4, 2, |comm| {
-        // Ranks 0 and 1 are one worker's, 2 and 3 the other's, which blocks its thread.
+        // Ranks 0 and 1 are one worker's, 2 and 3 the other's, which looks until that one sleeps.
         let mut token = [0u8];
+        if comm.rank() == 0 {
+            let thread = std::fs::read_link("/proc/thread-self").expect("of Linux");
+            *waiter.lock().expect("no panic") = format!("/proc/{}/stat", thread.display());
+        }
+        comm.barrier().expect("barrier");
         for round in 0..5u8 {
             if comm.rank() == 2 {
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                let stat = waiter.lock().expect("no panic").clone();
+                let sleeps = || {
+                    let stat = std::fs::read_to_string(&stat).expect("a thread");
+                    stat.rsplit(')')
+                        .next()
+                        .is_some_and(|rest| rest.starts_with(" S"))
+                };
+                while !sleeps() {
+                    std::thread::yield_now();
+                }
                 comm.send(&[round], 0, 0).expect("send");
                 comm.send(&[round], 1, 0).expect("send");
             } else if comm.rank() < 2 {

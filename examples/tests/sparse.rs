@@ -1,6 +1,9 @@
 //! Sparse LU on ranks that are threads: factors against dense ones, and the same bits however
 //! they are computed.
 
+mod by_hand;
+
+use by_hand::SMALL;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -273,22 +276,6 @@ fn the_program_reports_the_same_factors_and_residuals_of_any_variant() {
     );
     run(1, &options("--convection 1"));
 }
-
-/// Four rows in a Harwell-Boeing file.
-const SMALL: &str = "\
-Four rows, by hand                                                      FOUR
-             7             1             1             3             2
-RUA                        4             4             9             0
-(16I5)          (10I8)          (1P,4E20.13)        (3E25.16)
-F                          1             0
-    1    3    6    8   10
-       1       3       1       2       4       3       4       2       4
- 2.0000000000000E+00-1.0000000000000E+00 1.5000000000000D+00 4.0000000000000E+00
--2.5000000000000E-01 3.0000000000000E+00 1.0000000000000+000-5.0000000000000E-01
-                2.25
-    1.0
-    2.0
-";
 
 fn written(name: &str, text: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -1,25 +1,12 @@
 //! Readers of sparse matrices, against files by hand and bad ones.
 
+mod by_hand;
+
+use by_hand::SMALL;
 use osier_examples::sparse::analysis::symbolic::Widths;
 use osier_examples::sparse::analysis::{Analysis, Ordering};
 use osier_examples::sparse::matrix::Matrix;
 use osier_examples::sparse::read;
-
-/// Four rows of a Harwell-Boeing file, and the matrix of it.
-const SMALL: &str = "\
-Four rows, by hand                                                      FOUR
-             7             1             1             3             2
-RUA                        4             4             9             0
-(16I5)          (10I8)          (1P,4E20.13)        (3E25.16)
-F                          1             0
-    1    3    6    8   10
-       1       3       1       2       4       3       4       2       4
- 2.0000000000000E+00-1.0000000000000E+00 1.5000000000000D+00 4.0000000000000E+00
--2.5000000000000E-01 3.0000000000000E+00 1.0000000000000+000-5.0000000000000E-01
-                2.25
-    1.0
-    2.0
-";
 
 fn small() -> Vec<(u32, u32, f64)> {
     vec![

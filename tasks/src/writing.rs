@@ -99,7 +99,8 @@ impl Instance {
         };
         let Some((slot, number)) = self.place_here(output, branch) else {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
-            let message = Arc::new(unsafe { Memory::packed(self.element(branch), from, len) });
+            let packed = unsafe { Memory::packed(self.element(branch), from, len) };
+            let message = Arc::new(packed);
             return self.enqueue(Destination::Here(output), message, lines, fired);
         };
         // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
@@ -141,7 +142,8 @@ impl Instance {
                 unsafe { self.put_here(output, from, len, lines, fired) };
             }
             // SAFETY: invariant 4 of `instance`: the caller's contract.
-            let memory = Arc::new(unsafe { Memory::given(element, from, len, capacity) });
+            let given = unsafe { Memory::given(element, from, len, capacity) };
+            let memory = Arc::new(given);
             self.put_memory(output, &memory, lines, fired);
             return true;
         }
@@ -262,7 +264,8 @@ impl Instance {
         let state = &self.outputs[output as usize];
         if !element.dense || len * state.bytes > state.most_copied {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
-            let memory = Arc::new(unsafe { Memory::packed(element, from, len) });
+            let packed = unsafe { Memory::packed(element, from, len) };
+            let memory = Arc::new(packed);
             return self.put_memory(output, &memory, lines, fired);
         }
         // SAFETY: invariant 4 of `instance`: the caller's contract: elements without gaps.
@@ -379,8 +382,7 @@ impl Instance {
                 if !self.slot(branch, number).is_free() {
                     return false;
                 }
-                // SAFETY: invariant 2 of `instance`: the slot is free, and this thread the
-                // writer of its branch.
+                // SAFETY: invariant 2 of `instance`: a free slot of a branch that is ours to write.
                 unsafe { self.write_packed(branch, number, message.bytes()) };
                 self.publish_branch(branch, number, fired);
             }

@@ -57,6 +57,12 @@ impl Lacks {
         // SAFETY: a system call without arguments.
         let user = unsafe { libc::geteuid() };
         without("root", user == 0, "only root starts processes of others");
+        #[cfg(target_arch = "x86_64")]
+        without(
+            "fma",
+            is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2"),
+            "this processor has no AVX2 or FMA",
+        );
         Self(all)
     }
 

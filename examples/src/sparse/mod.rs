@@ -32,6 +32,7 @@ mod report;
 mod run;
 pub mod solve;
 
+pub use crate::cli::Failure;
 pub use options::{By, Options, Order};
 pub use report::Report;
-pub use run::{Failure, run};
+pub use run::run;

@@ -1,6 +1,5 @@
 //! The program itself, from options to report.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,31 +16,7 @@ use super::picture::Target;
 use super::read::BadFile;
 use super::report::Report;
 use super::solve::solve;
-
-/// Why a run came to nothing.
-#[derive(Debug)]
-pub enum Failure {
-    /// What was asked for cannot be done. All ranks have the same.
-    Options(Error),
-    /// Something went wrong at this rank.
-    Run(Error),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Options(e) | Failure::Run(e) => e.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
-
-impl From<Error> for Failure {
-    fn from(e: Error) -> Self {
-        Failure::Run(e)
-    }
-}
+use crate::cli::Failure;
 
 impl From<BadFile> for Failure {
     fn from(e: BadFile) -> Self {

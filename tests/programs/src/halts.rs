@@ -131,7 +131,8 @@ fn missing(comm: &Communicator) -> Graph {
     Graph::build(comm, graph).expect("a graph")
 }
 
-/// A task that waits for an event, which a thread raises that sleeps before.
+/// A task that waits for an event, which a thread raises after a time in which nobody may call
+/// that a hang.
 struct Listens {
     event: Event,
     comes: bool,

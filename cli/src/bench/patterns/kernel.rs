@@ -200,6 +200,11 @@ mod fused {
 }
 
 #[cfg(test)]
+#[path = "../../../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -264,8 +269,7 @@ mod tests {
             values.into_iter().map(first).collect()
         }
         if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
-            eprintln!("skipped: this processor has no fused multiply-add");
-            return;
+            return needs::missing("fma", "the kernel has its other form here");
         }
         // SAFETY: invariant 1: just asked.
         let fused = unsafe { firsts(1000) };

@@ -71,8 +71,8 @@ impl Lane {
     ) {
         let bytes = memory.bytes();
         let sharing = self.port.links.sharing(peer);
-        // Credit says that there is a slot. Where the receiver cannot read the memory, parts come
-        // without its answer, which a busy worker gives late.
+        // A message with credit has a slot at its receiver. A peer that cannot read this memory gets
+        // fragments without a handshake, each step of which would wait for a task to end.
         let is_read = sharing.process || sharing.host_memory;
         if !is_read || bytes.len() <= self.most_copied_of_edges(peer) {
             return self.post_edge(run, peer, place, bytes);
