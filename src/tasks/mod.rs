@@ -259,13 +259,23 @@ impl Run<'_> {
 /// settings, each of which is a worker of each run.
 ///
 /// # Errors
-/// As [`Graph::run`], of each run.
+/// As [`Graph::run`], of each run. Of kind [`ErrorKind::Argument`], if they are of several ranks
+/// of this process.
 #[track_caller]
 pub fn run_together(runs: Vec<Run<'_>>, settings: &RunSettings) -> Vec<Result<Report>> {
-    if let Some(Err(e)) = runs
-        .first()
-        .map(|run| run.graph.comm.may_wait("run_together"))
-    {
+    let Some(comm) = runs.first().map(|run| &run.graph.comm) else {
+        return Vec::new();
+    };
+    // The threads wait with one rank's lanes in view.
+    let same = |run: &Run<'_>| Arc::ptr_eq(run.graph.comm.core(), comm.core());
+    let refused = match runs.iter().all(same) {
+        true => comm.may_wait("run_together").err(),
+        false => Some(Error::new(
+            ErrorKind::Argument,
+            "runs together of graphs of several ranks (hint: those of one rank)",
+        )),
+    };
+    if let Some(e) = refused {
         return runs.iter().map(|_| Err(e.clone())).collect();
     }
     // Their places are free once they have ended.
