@@ -409,6 +409,10 @@ impl Run {
             };
             let written = fs::read(&log).unwrap_or_default();
             let text = String::from_utf8_lossy(&written);
+            let status = match (status, only_skips(&text)) {
+                (Status::Passed, Some(why)) => Status::Skipped(why),
+                (status, _) => status,
+            };
             let step = &mut self.report.steps[number - 1];
             step.output = tail(&text).to_owned();
             if let Status::Stopped(_) = status {
@@ -492,6 +496,34 @@ fn hung_test(output: &str) -> Option<String> {
     let (name, state) = begun.next_back()?;
     let ended = ends.iter().any(|end| state.starts_with(end));
     (!ended).then(|| name.to_owned())
+}
+
+/// Why none of a program's tests has tested anything, if so.
+fn only_skips(output: &str) -> Option<String> {
+    let mut tests: Vec<&str> = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "))
+        .filter(|(_, state)| !state.starts_with("ignored"))
+        .map(|(name, _)| name)
+        .collect();
+    let mut lacked = None;
+    // The first word of a skip stands behind the name of its test.
+    for (_, skip) in output
+        .lines()
+        .filter_map(|line| line.split_once("SKIPPED "))
+    {
+        let (name, why) = skip.split_once(", as OSIER_TEST asks: without ")?;
+        tests.retain(|test| *test != name);
+        lacked.get_or_insert(why);
+    }
+    if !tests.is_empty() || !output.contains("test result: ") {
+        return None;
+    }
+    let Some(why) = lacked else {
+        return Some("none of its tests is for this machine".into());
+    };
+    let (thing, _) = why.split_once(": ").unwrap_or((why, ""));
+    Some(format!("all of its tests need {thing}"))
 }
 
 /// A line of `exercise matrix-jobs`: name, GPUs, words.
@@ -594,6 +626,24 @@ mod tests {
         let name = format!("osier-run-{name}-{}", std::process::id());
         let one = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
         (Folder(std::env::temp_dir().join(name)), one)
+    }
+
+    #[test]
+    fn a_program_whose_tests_all_skip_has_not_passed() {
+        let skip = |name: &str| {
+            format!("SKIPPED {name}, as OSIER_TEST asks: without the emulated driver: not built\n")
+        };
+        let begin = "running 3 tests\ntest child ... ignored, run by others\n";
+        let end = "test result: ok. 2 passed; 0 failed; 1 ignored";
+        let one = format!("test one ... {}{}ok\n", skip("one"), skip("one"));
+        let other = format!("test two ... {}ok\n", skip("two"));
+        let why = Some("all of its tests need the emulated driver".to_owned());
+        assert_eq!(only_skips(&format!("{begin}{one}{other}{end}")), why);
+        let passed = format!("{begin}{one}test two ... ok\n{end}");
+        assert_eq!(only_skips(&passed), None);
+        let none = Some("none of its tests is for this machine".to_owned());
+        assert_eq!(only_skips(&format!("{begin}{end}")), none);
+        assert_eq!(only_skips("a benchmark's table"), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Reductions to all ranks in one kernel each, between two to eight devices of the emulated
-//! driver, bit for bit as the host combines.
+//! driver and on one device of any, bit for bit as the host combines.
 
 mod support;
 
@@ -51,8 +51,8 @@ fn passes_by(multicast: &str, case: &str, devices: usize, seed: u64) {
 #[ignore = "run by the others"]
 fn child() {
     match std::env::var(CASE).as_deref() {
-        Ok("sizes") => sizes(),
-        Ok("operators") => operators(),
+        Ok("sizes") => sizes(&ranks()),
+        Ok("operators") => operators(&ranks()),
         Ok("failures") => failures(),
         Ok("numbers") => numbers(),
         Ok("room") => room(),
@@ -87,6 +87,17 @@ fn exchanges_that_would_not_fit_are_refused() {
     passes("room", 2, 1);
 }
 
+/// On whichever driver there is: two ranks of one device run at once there, too.
+#[test]
+fn two_ranks_on_one_device() {
+    if support::context().is_none() {
+        return;
+    }
+    let ranks = ranks_on(vec![0; 2]);
+    sizes(&ranks);
+    operators(&ranks);
+}
+
 /// One rank.
 struct Rank {
     stream: Stream,
@@ -94,13 +105,23 @@ struct Rank {
     exchange: Exchange,
 }
 
+/// One on each device.
 fn ranks() -> Vec<Rank> {
     drop(support::context());
-    let all = devices().unwrap().len() as i32;
-    let streams: Vec<Stream> = (0..all)
-        .map(|device| Stream::new(&Context::new(device).unwrap()).unwrap())
+    ranks_on((0..devices().unwrap().len() as i32).collect())
+}
+
+/// One on each of these devices, of which each is named as often as it has ranks.
+fn ranks_on(devices: Vec<i32>) -> Vec<Rank> {
+    let streams: Vec<Stream> = devices
+        .iter()
+        .map(|&device| Stream::new(&Context::new(device).unwrap()).unwrap())
         .collect();
-    let windows = windows(&streams);
+    // A group has each device once.
+    let windows = match devices.windows(2).all(|pair| pair[0] < pair[1]) {
+        true => windows(&streams),
+        false => Vec::new(),
+    };
     let inboxes: Vec<_> = streams
         .iter()
         .enumerate()
@@ -191,6 +212,45 @@ struct Round {
     results: Vec<DeviceSlice<u8>>,
 }
 
+/// What a rank gives, and where its result goes.
+type Place = (DeviceSlice<u8>, DeviceSlice<u8>);
+
+/// The memory of an exchange of these bytes, each side off its alignment by some. It is there
+/// before the first launch: drivers allocate and free some memory behind all work of the device,
+/// and the first rank's kernel waits for the last rank's.
+fn places(ranks: &[Rank], given: &[Vec<u8>], off: [usize; 2], in_place: bool) -> Vec<Place> {
+    let of_rank = |(side, given): (&Rank, &Vec<u8>)| {
+        let padded = |off: usize| [&vec![0xaa; off][..], given, &[0xaa; 16]].concat();
+        let place = |off: usize| {
+            let whole = upload(&side.stream, &padded(off));
+            side.stream.synchronize().unwrap();
+            whole.slice(off..off + given.len()).unwrap()
+        };
+        let from = place(off[0]);
+        let to = match in_place {
+            true => from.clone(),
+            false => place(off[1]),
+        };
+        (from, to)
+    };
+    ranks.iter().zip(given).map(of_rank).collect()
+}
+
+fn launch(ranks: &[Rank], what: Combination, places: Vec<Place>, silent: &[usize]) -> Round {
+    let mut launched = Vec::new();
+    for (rank, (side, (from, to))) in ranks.iter().zip(&places).enumerate() {
+        let done = match silent.contains(&rank) {
+            true => side.exchange.launch_failed(),
+            false => {
+                (side.exchange).launch(&side.stream, (what, 0), &view(from, side), &view(to, side))
+            }
+        };
+        launched.push(done.unwrap());
+    }
+    let results = places.into_iter().map(|(_, to)| to).collect();
+    Round { launched, results }
+}
+
 fn exchange(
     ranks: &[Rank],
     what: Combination,
@@ -199,33 +259,7 @@ fn exchange(
     in_place: bool,
     silent: &[usize],
 ) -> Round {
-    let mut launched = Vec::new();
-    let mut results = Vec::new();
-    for (rank, (side, given)) in ranks.iter().zip(given).enumerate() {
-        let padded = |off: usize| [&vec![0xaa; off][..], given, &[0xaa; 16]].concat();
-        let place = |off: usize| {
-            let whole = upload(&side.stream, &padded(off));
-            whole.slice(off..off + given.len()).unwrap()
-        };
-        let from = place(off[0]);
-        let to = if in_place {
-            from.clone()
-        } else {
-            place(off[1])
-        };
-        let done = match silent.contains(&rank) {
-            true => side.exchange.launch_failed(),
-            false => (side.exchange).launch(
-                &side.stream,
-                (what, 0),
-                &view(&from, side),
-                &view(&to, side),
-            ),
-        };
-        launched.push(done.unwrap());
-        results.push(to);
-    }
-    Round { launched, results }
+    launch(ranks, what, places(ranks, given, off, in_place), silent)
 }
 
 /// What became of a launch, which ends.
@@ -255,8 +289,7 @@ impl Round {
     }
 }
 
-fn sizes() {
-    let ranks = ranks();
+fn sizes(ranks: &[Rank]) {
     let mut random = Random::new(ranks.len() as u64);
     let element = Element::Basic(Basic::F32);
     let what = Combination::of(Operator::Sum, element).unwrap();
@@ -287,8 +320,8 @@ fn sizes() {
             ([8, 8], true),
             ([1, 6], false),
         ] {
-            let round = exchange(&ranks, what, &given, off, in_place, &[]);
-            round.check(&ranks, &expected, &format!("{bytes} bytes, off {off:?}"));
+            let round = exchange(ranks, what, &given, off, in_place, &[]);
+            round.check(ranks, &expected, &format!("{bytes} bytes, off {off:?}"));
         }
     }
     // Several in a row, before any is waited for.
@@ -297,16 +330,19 @@ fn sizes() {
         .map(|_| values(&mut random, Basic::F32, 400))
         .collect();
     let expected = reduced(Operator::Sum, element, &given);
-    let rounds: Vec<_> = (0..20)
-        .map(|_| exchange(&ranks, what, &given, [0, 0], false, &[]))
+    let all: Vec<_> = (0..20)
+        .map(|_| places(ranks, &given, [0, 0], false))
+        .collect();
+    let rounds: Vec<_> = all
+        .into_iter()
+        .map(|places| launch(ranks, what, places, &[]))
         .collect();
     for round in rounds {
-        round.check(&ranks, &expected, "one of twenty");
+        round.check(ranks, &expected, "one of twenty");
     }
 }
 
-fn operators() {
-    let ranks = ranks();
+fn operators(ranks: &[Rank]) {
     let mut random = Random::new(7);
     let mut kinds = 0;
     for &basic in Basic::ALL {
@@ -326,9 +362,9 @@ fn operators() {
                     .map(|_| values(&mut random, basic, bytes))
                     .collect();
                 let expected = reduced(operator, element, &given);
-                let round = exchange(&ranks, what, &given, [0, 0], false, &[]);
+                let round = exchange(ranks, what, &given, [0, 0], false, &[]);
                 round.check(
-                    &ranks,
+                    ranks,
                     &expected,
                     &format!("{operator} of {count} {basic:?}"),
                 );
