@@ -242,13 +242,20 @@ impl Communicator {
         ))?;
         self.reported(self.may_wait("sendrecv"))?;
         let _span = self.span(Kind::SendRecv, dest.unwrap_or(ANY), send_tag, 0);
+        let sent = send.view().raw();
+        // What leaves at once does so first: a receive that is posted before holds it up.
+        if let (Some(dest), Some(pattern), None) = (dest, pattern, &self.core().trace)
+            && self.send_now(&sent, dest, send_tag)
+        {
+            let received = self.recv_raw(recv.view_mut().raw(), pattern);
+            return Ok(self.reported(received)?.into());
+        }
         let received = match pattern {
             Some(pattern) => Some(self.reported(self.irecv_raw(recv.view_mut().raw(), pattern))?),
             None => None,
         };
         if let Some(dest) = dest {
-            let sent = self.send_raw(send.view().raw(), dest, send_tag, Mode::Standard);
-            if let Err(e) = sent {
+            if let Err(e) = self.send_raw(sent, dest, send_tag, Mode::Standard) {
                 if let Some(Posted::Pending(handle)) = received {
                     self.revoke_raw(handle);
                 }
@@ -593,9 +600,9 @@ impl Communicator {
         let mut yields = self.core().direct_yields();
         let mut misses = 1; // of the caller
         loop {
-            backoff::pause(lane.backoff.missed(misses));
+            backoff::pause(lane.quiet_after(misses));
             if let Some(bytes) = lane.receive_next(view, source, tag) {
-                lane.backoff.found(misses);
+                lane.found_after(misses);
                 return Some(Begun::Received(bytes));
             }
             if self.lane().wanted() {
@@ -612,11 +619,11 @@ impl Communicator {
             match lane.receive_direct(view, pattern, may_begin) {
                 Direct::Nothing => misses += 1,
                 Direct::Received(outcome) => {
-                    lane.backoff.found(misses);
+                    lane.found_after(misses);
                     return Some(Begun::Received(outcome.bytes));
                 }
                 Direct::Begun(handle) => {
-                    lane.backoff.found(misses);
+                    lane.found_after(misses);
                     return Some(Begun::Posted(Handle::of_op(handle)));
                 }
                 Direct::Other => return None,
@@ -652,17 +659,17 @@ impl Communicator {
             while misses < most && !self.lane().wanted() {
                 match lane.receive_direct(&view, pattern, true) {
                     Direct::Begun(handle) => {
-                        lane.backoff.found(misses);
+                        lane.found_after(misses);
                         self.core().after(&mut lane);
                         drop(lane);
                         return self.wait_raw(Posted::Pending(handle));
                     }
                     Direct::Nothing => {
                         misses += 1;
-                        backoff::pause(lane.backoff.missed(misses));
+                        backoff::pause(lane.quiet_after(misses));
                     }
                     Direct::Received(outcome) => {
-                        lane.backoff.found(misses);
+                        lane.found_after(misses);
                         return Ok(outcome);
                     }
                     Direct::Other => break,

@@ -30,7 +30,7 @@ const MOST: u16 = 16 * UNIT;
 const LONGER: u16 = 4;
 const SHORTER: u16 = 2;
 /// Hints between later polls.
-const GAP: u32 = 1;
+pub const GAP: u32 = 1;
 
 /// What a lane has learned.
 #[derive(Clone, Copy, Debug)]

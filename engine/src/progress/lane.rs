@@ -16,7 +16,8 @@
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
 use super::arrival::Arrived;
-use super::backoff::Backoff;
+use super::backoff::{self, Backoff};
+use super::early_look::EarlyLook;
 use super::edges::Edges;
 use super::links::Links;
 pub use super::op::{Mode, Outcome, Posted};
@@ -71,11 +72,13 @@ pub struct Lane {
     /// Counts times at which anything moved.
     pub(crate) moved: u64,
     /// How long a thread that waits here leaves the peer alone.
-    pub backoff: Backoff,
+    backoff: Backoff,
     /// The source that a thread probes for.
     pub probed: Option<u32>,
     spare: Vec<Vec<u8>>,
     idle_polls: u32,
+    /// Whether receives look for their messages before they are posted.
+    pub(crate) early_look: EarlyLook,
     /// Receives that are posted behind others before the next poll.
     pub(crate) unpolled: u32,
     /// The last thing done here was a send that left at once.
@@ -126,6 +129,7 @@ impl Lane {
             probed: None,
             spare: Vec::new(),
             idle_polls: 0,
+            early_look: EarlyLook::default(),
             unpolled: 0,
             just_sent: false,
         }
@@ -167,6 +171,30 @@ impl Lane {
     #[inline]
     pub(crate) fn has_just_sent(&mut self) {
         self.just_sent = true;
+    }
+
+    /// Whether the last short message has crossed one of its peer, so that the next one of the
+    /// peer is under way, too.
+    #[inline]
+    pub fn awaits_exchange(&self) -> bool {
+        self.port.links.has_crossed()
+    }
+
+    /// After this many polls in a row have found nothing: spin-loop hints until the next one.
+    #[inline]
+    pub fn quiet_after(&mut self, misses: u32) -> u32 {
+        match self.awaits_exchange() {
+            true => backoff::GAP,
+            false => self.backoff.missed(misses),
+        }
+    }
+
+    /// A poll has found something, after this many that have not.
+    #[inline]
+    pub fn found_after(&mut self, misses: u32) {
+        if !self.awaits_exchange() {
+            self.backoff.found(misses);
+        }
     }
 
     /// Whether a message has left at once since this was last asked.

@@ -208,6 +208,12 @@ impl Links {
         }
     }
 
+    /// Whether the last short message has crossed one of its peer.
+    #[inline]
+    pub fn has_crossed(&self) -> bool {
+        matches!(&self.remote, Remote::Shm(e) if e.has_crossed())
+    }
+
     /// Gives a message back to its endpoint.
     #[inline]
     pub fn release(&mut self, message: &Incoming) {

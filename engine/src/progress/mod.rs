@@ -15,6 +15,7 @@ pub mod checked;
 mod closing;
 pub mod core;
 mod driver;
+mod early_look;
 pub mod edges;
 pub mod enqueued;
 mod failures;

@@ -72,8 +72,8 @@ impl Lane {
         self.port.check.is_none() && self.port.trace.is_none() && self.dead_count == 0
     }
 
-    /// Receives a message of one source and tag, if it is there, or posts its receive if the
-    /// first part of it is. Receives posted before get theirs first. Where [`Lane::is_plain`],
+    /// Receives a message of one source and tag, if it looks and it is there, or posts its receive
+    /// if the first part of it is. Receives posted before get theirs first. Where [`Lane::is_plain`],
     /// of memory of the host.
     #[inline]
     #[track_caller]
@@ -86,13 +86,19 @@ impl Lane {
         if !self.posted.is_empty() {
             self.serve_early();
         }
-        if !self.may_receive_directly(pattern) {
+        if !self.may_receive_directly(pattern) || !self.early_look.is_due() {
             return None;
         }
-        match self.receive_next(view, source, tag) {
-            Some(bytes) => Some(Posted::Done(Outcome { source, tag, bytes })),
-            None => self.receive_polled(view, pattern),
+        if let Some(bytes) = self.receive_next(view, source, tag) {
+            self.early_look.found();
+            return Some(Posted::Done(Outcome { source, tag, bytes }));
         }
+        let posted = self.receive_polled(view, pattern);
+        match posted {
+            Some(_) => self.early_look.found(),
+            None => self.early_look.missed(),
+        }
+        posted
     }
 
     /// As [`Lane::receive_early`], after a look that found no short message.

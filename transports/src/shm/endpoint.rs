@@ -82,6 +82,8 @@ pub struct ShmEndpoint {
     rx: Vec<Rx>,
     cursor: usize,
     busy: u32,
+    /// The last message by a mailbox has crossed one of its peer.
+    crossed: bool,
     inbox: *const AtomicU64,
     arrivals: Arc<Arrivals>,
     fence: bool,
@@ -125,6 +127,7 @@ impl ShmEndpoint {
             rx: Vec::new(),
             cursor: 0,
             busy: 0,
+            crossed: false,
             inbox: rank.inbox(),
             arrivals,
             fence: rank.fence(),
@@ -491,7 +494,8 @@ impl ShmEndpoint {
             return false;
         }
         if let Some(mail) = &mut tx.mail {
-            if mail.free() {
+            self.crossed = !mail.free();
+            if !self.crossed {
                 mail.post_short(ring.position(), (kind, 0, argument), data, bytes);
                 self.ring_bell(peer);
                 return true;
@@ -516,7 +520,7 @@ impl ShmEndpoint {
     /// Posts by the mailbox, if it is free and takes the message.
     #[inline]
     fn post_mail<F: FnOnce(*mut u8)>(
-        tx: &mut Tx,
+        (tx, crossed): (&mut Tx, &mut bool),
         head: AmHead,
         bytes: usize,
         fill: F,
@@ -533,7 +537,8 @@ impl ShmEndpoint {
             mail.acknowledge();
             return Err(fill);
         }
-        if !mail.free() {
+        *crossed = !mail.free();
+        if *crossed {
             if head.2 >> 32 == 0 && mail.may_cross(bytes) {
                 mail.post_cross(ring.position(), short, bytes, fill);
                 return Ok(());
@@ -639,6 +644,13 @@ impl ShmEndpoint {
         self.busy = busy;
         self.cursor = from as usize + 1;
         Some(bytes)
+    }
+
+    /// Whether the last message by a mailbox went to a cell, because one of its peer was under
+    /// way: to ask for that one early takes no line from anybody.
+    #[inline]
+    pub fn has_crossed(&self) -> bool {
+        self.crossed
     }
 
     /// Whether a peer has dropped this channel.
@@ -918,7 +930,7 @@ impl Endpoint for ShmEndpoint {
         let Some(tx) = self.tx.get_mut(peer as usize) else {
             return self.post_slow(peer, head, bytes, fill);
         };
-        let fill = match Self::post_mail(tx, head, bytes, fill) {
+        let fill = match Self::post_mail((tx, &mut self.crossed), head, bytes, fill) {
             Ok(()) => {
                 self.ring_bell(peer);
                 return Ok(());

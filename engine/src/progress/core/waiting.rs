@@ -127,13 +127,13 @@ impl Core {
                 continue;
             }
             if guard.progress() {
-                guard.backoff.found(idle);
+                guard.found_after(idle);
                 idle = 0;
                 continue;
             }
             idle += 1;
             if !self.on_stack {
-                backoff::pause(guard.backoff.missed(idle));
+                backoff::pause(guard.quiet_after(idle));
                 if idle == 1 && !attends {
                     attends = true;
                     self.attend(true);
