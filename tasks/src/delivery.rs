@@ -3,6 +3,7 @@
 use crate::failure::{Cause, Failure};
 use crate::instance::{DROPPED, Fired, Instance, NO_MORE};
 use crate::orphan::ASKED;
+use crate::sync::add;
 use crate::writing::Destination;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,7 +140,7 @@ impl Instance {
         if u64::from(credits.load(Ordering::SeqCst)) + u64::from(messages) > u64::from(most) {
             return false;
         }
-        credits.fetch_add(messages, Ordering::SeqCst);
+        add(credits, messages, self.alone, Ordering::SeqCst);
         self.made_room(Destination::Rank(remote), fired);
         true
     }

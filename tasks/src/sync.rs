@@ -30,6 +30,18 @@ pub(crate) fn add(word: &AtomicU32, by: u32, alone: bool, order: Ordering) -> u3
     before
 }
 
+/// Makes a word 0, and returns what it was; as [`add`]. An exchange would wait for all stores
+/// before it, of which one may be a message on its way to another core.
+#[inline(always)]
+pub(crate) fn take(word: &AtomicU32, alone: bool, order: Ordering) -> u32 {
+    if !alone {
+        return word.swap(0, order);
+    }
+    let before = word.load(Ordering::Relaxed);
+    word.store(0, Ordering::Relaxed);
+    before
+}
+
 /// Between a write and a read of another word, all SeqCst, in two threads: one sees the other.
 /// The words' own order is enough, but loom takes it for acquire and release.
 #[inline(always)]

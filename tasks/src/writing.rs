@@ -4,7 +4,7 @@ use crate::instance::{DROPPED, Fired, Instance, Waiting};
 use crate::memory::Memory;
 use crate::shape::Source;
 use crate::slot::Slot;
-use crate::sync::add;
+use crate::sync::{add, take};
 use crate::word::Meaning;
 use std::cell::Cell;
 use std::ops::Range;
@@ -489,7 +489,7 @@ impl Instance {
         let half = self.shape.branches[branch as usize].slots.div_ceil(2);
         let owed = add(&state.owed, read, self.alone, Ordering::AcqRel) + read;
         if owed >= half {
-            let owed = state.owed.swap(0, Ordering::AcqRel);
+            let owed = take(&state.owed, self.alone, Ordering::AcqRel);
             if owed > 0 {
                 fired.credit(self, rank, place, owed);
             }
