@@ -184,6 +184,28 @@ impl Form {
         }
     }
 
+    /// Rows of blocks over all levels, as [`Form::for_each_row`] tells them; saturating.
+    pub fn rows(&self) -> usize {
+        let around = match (&self.body, self.levels.as_slice()) {
+            (Body::Block, [outer @ .., _]) => outer,
+            (_, levels) => levels,
+        };
+        around.iter().fold(self.body_rows(), |rows, level| {
+            rows.saturating_mul(level.count)
+        })
+    }
+
+    /// The same of one body.
+    pub fn body_rows(&self) -> usize {
+        match &self.body {
+            Body::Block => usize::from(self.body_bytes > 0),
+            Body::List(list) => list.len(),
+            Body::Each(offsets, inner) => offsets.len().saturating_mul(inner.rows()),
+            Body::Sequence(sequence) => (sequence.parts.iter())
+                .fold(0, |rows: usize, part| rows.saturating_add(part.rows())),
+        }
+    }
+
     /// `count` of these forms, `stride` bytes apart: rules 1 to 4.
     pub fn nest(mut self, count: usize, stride: isize) -> Form {
         if count == 0 || self.is_empty() {
@@ -218,11 +240,16 @@ impl Form {
     /// Calls `each` with offset and length of all blocks of one body, in pack order;
     /// touching ones may come apart.
     pub fn for_each_body_run(&self, each: &mut impl FnMut(isize, usize)) {
-        self.level_rows(&[], self.base, &mut |offset, length, stride, count| {
+        self.for_each_body_row(&mut |offset, length, stride, count| {
             for i in 0..count as isize {
                 each(offset.wrapping_add(stride.wrapping_mul(i)), length);
             }
         });
+    }
+
+    /// As [`Form::for_each_row`], of one body with its base.
+    pub fn for_each_body_row(&self, each: &mut impl FnMut(isize, usize, isize, usize)) {
+        self.level_rows(&[], self.base, each);
     }
 
     fn level_rows(

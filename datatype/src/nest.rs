@@ -98,6 +98,37 @@ impl<'a> Nest<'a> {
     pub fn for_each_core_run(&self, mut each: impl FnMut(isize, usize)) {
         self.0.for_each_body_run(&mut each);
     }
+
+    /// Rows of the core, as [`Nest::for_each_core_row`] tells them; saturating.
+    pub fn core_rows(&self) -> usize {
+        self.0.body_rows()
+    }
+
+    /// Calls `each` with the rows of one core, in pack order, the base included: offset and
+    /// length of a row's first block in bytes, the distance of its blocks in bytes, and their
+    /// number. A single run is a row of one block, at any distance.
+    ///
+    /// ```
+    /// use osier_datatype::{Basic, Type};
+    ///
+    /// // The upper triangle of a matrix of 300 x 300, in storage by columns, row by row.
+    /// let rows = (0..300).map(|row| {
+    ///     let blocks = Type::vector(300 - row, 1, 300, &Type::basic(Basic::F64))?;
+    ///     Ok((1, (row * 301 * 8).cast_signed(), blocks))
+    /// });
+    /// let rows = rows.collect::<Result<Vec<_>, osier_datatype::TypeError>>()?;
+    /// let layout = Type::structure(&rows)?.commit()?;
+    /// let (nest, mut found) = (layout.nest(), Vec::new());
+    /// nest.for_each_core_row(|offset, length, distance, blocks| {
+    ///     found.push((offset, length, distance, blocks));
+    /// });
+    /// assert_eq!((nest.core_runs(), nest.core_rows()), (45_150, 300));
+    /// assert_eq!(found[1], (301 * 8, 8, 300 * 8, 299));
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    pub fn for_each_core_row(&self, mut each: impl FnMut(isize, usize, isize, usize)) {
+        self.0.for_each_body_row(&mut each);
+    }
 }
 
 impl Places<'_> {

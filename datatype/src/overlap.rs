@@ -8,6 +8,10 @@
 //! the indices from which the remaining levels still reach it: one or two per
 //! level for the usual nests.
 //!
+//! Rows of blocks at one distance, as those of a triangle: two rows whose blocks never share a
+//! byte modulo the distance share none at all. This costs a sort of the rows, not of their
+//! blocks; where such bytes meet, it says nothing.
+//!
 //! Everything else: blocks of both, sorted by offset, in one sweep.
 //!
 //! Strides can be contrived so that the search takes for ever (whether a sum of given
@@ -61,6 +65,9 @@ pub(crate) fn with_itself(layout: &Layout, count: usize) -> bool {
         if let Some(answer) = answer(found) {
             return answer;
         }
+    }
+    if interleaved(layout, count) {
+        return false;
     }
     if blocks_of(layout, count) > SWEPT {
         return true;
@@ -138,6 +145,48 @@ pub(crate) fn between(
         if x + n <= y + m { i += 1 } else { j += 1 }
     }
     false
+}
+
+/// Blocks of a row on average, from which on rows are looked at instead.
+const ROW_BLOCKS: usize = 4;
+
+/// Whether all blocks lie in rows of one distance, and those of different rows at different
+/// places modulo that distance. False also where rows are short or many.
+fn interleaved(layout: &Layout, count: usize) -> bool {
+    let form = layout.form();
+    let rows = form.rows();
+    if rows > form.runs / ROW_BLOCKS || rows.saturating_mul(count) > SWEPT {
+        return false;
+    }
+    let mut distance = 0;
+    form.for_each_row(0, &mut |_, _, stride, blocks| {
+        if blocks > 1 && distance == 0 {
+            distance = stride.unsigned_abs();
+        }
+    });
+    if distance == 0 {
+        return false;
+    }
+    // Where each row's blocks are modulo the distance, and their length.
+    let (mut windows, mut alike) = (Vec::new(), true);
+    for instance in 0..count as i128 {
+        let origin = instance * layout.extent() as i128;
+        form.for_each_row(0, &mut |offset, length, stride, blocks| {
+            let place = (origin + offset as i128).rem_euclid(distance as i128);
+            alike &= blocks == 1 || stride.unsigned_abs() == distance;
+            windows.push((place as usize, length));
+        });
+        if !alike {
+            return false;
+        }
+    }
+    windows.sort_unstable();
+    let (Some(first), Some(last)) = (windows.first(), windows.last()) else {
+        return false;
+    };
+    // The first window comes again behind the last one.
+    let apart = |pair: &[(usize, usize)]| pair[1].0 - pair[0].0 >= pair[0].1;
+    windows.windows(2).all(apart) && first.0 + (distance - last.0) >= last.1
 }
 
 /// Levels and width, if the layout is nested strides.
@@ -307,6 +356,47 @@ mod tests {
         let twice = blocks.windows(2).any(|w| w[0] == w[1]);
         assert_eq!(layout.self_overlaps(1), twice);
         assert_eq!(blocks.len(), 1 << 16);
+    }
+
+    /// Rows of 1 to 300 blocks of a word at one distance, the first block of each further on.
+    fn ragged(words: isize, apart: isize) -> Layout {
+        let word = Type::contiguous(words.cast_unsigned(), &Type::basic(Basic::F64));
+        let word = word.expect("a type");
+        let rows = (1..=300).map(|row: isize| {
+            let blocks = Type::hvector(row.cast_unsigned(), 1, 2400, &word).expect("a type");
+            (1, (300 - row) * apart, blocks)
+        });
+        let ty = Type::structure(&rows.collect::<Vec<_>>()).expect("a type");
+        ty.commit().expect("a layout")
+    }
+
+    /// Rows are told apart by their places modulo their distance; where that says nothing, the
+    /// sweep answers.
+    #[test]
+    fn rows_of_one_distance() {
+        for (words, apart, by_rows, overlap) in [
+            (1, 8, true, false),
+            (2, 8, false, true),
+            // One behind the other: at the same places modulo the distance.
+            (1, 2400 * 300, false, false),
+            // Each row a distance and a word behind the one before.
+            (1, 2408, true, false),
+            (1, -8, true, false),
+        ] {
+            let layout = ragged(words, apart);
+            assert_eq!(interleaved(&layout, 1), by_rows, "{words}, {apart}");
+            assert_eq!(with_itself(&layout, 1), overlap, "{words}, {apart}");
+        }
+        // The second of two instances begins inside of the first.
+        let word = Type::basic(Basic::F64);
+        let half = Type::hvector(400, 1, 1600, &word).expect("a type");
+        let other = Type::hvector(200, 1, 1600, &word).expect("a type");
+        let ty = Type::structure(&[(1, 0, half), (1, 80, other)]).expect("a type");
+        for (extent, overlap) in [(8, false), (80, true), (1600, true), (0, true)] {
+            let ty = Type::resized(0, extent, &ty).expect("a type");
+            let layout = ty.commit().expect("a layout");
+            assert_eq!(layout.self_overlaps(2), overlap, "{extent}");
+        }
     }
 
     #[test]

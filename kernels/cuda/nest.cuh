@@ -1,5 +1,5 @@
 // Any layout: nested loops, regular or by a table of places, over one block or
-// over a list of runs of any length.
+// over a list of runs, or of rows of equal blocks, of any length.
 //
 // The packed stream is cut into words of one width, whatever the runs are. A warp
 // takes a chunk of 512 bytes to 4 KiB of them and asks once where its first word is;
@@ -12,7 +12,8 @@
 //     run     |-------|                           a long run: an addition
 //     rows            |-|-|-|-|-|                 equal blocks at equal distances, or listed
 //     map                       |----             a small core written out word by word
-//     box                       |----|-----|      one of several boxes under three strides
+//     box                       |----|-----|      one of several boxes under three strides, or
+//                                                 a listed row, which is a box under one
 #pragma once
 #include "osier.cuh"
 
@@ -28,8 +29,8 @@ struct osier_dimension {
 
 struct osier_list {
     const void* offsets;     // osier_i32 or osier_i64; null: the core is one block
-    const void* before;      // packed bytes before each run, osier_u32 or osier_u64
-    const osier_u32* hints;  // the run at every (1 << shift)-th packed byte
+    const void* before;      // packed bytes before each run or row, osier_u32 or osier_u64
+    const osier_u32* hints;  // the run or row at every (1 << shift)-th packed byte
     osier_u32 wide_offsets;
     osier_u32 wide_before;
     osier_u32 shift;
@@ -60,7 +61,7 @@ struct osier_nest {
     osier_u32 dimensions;
     osier_dimension dimension[OSIER_DIMENSIONS]; // innermost first
     osier_u32 boxes;       // of the core, or none
-    osier_u32 unused;
+    osier_u32 rows;        // the list has rows, not runs: box 0, at a place of their own each
     osier_box box[OSIER_BOXES];
 };
 
@@ -76,7 +77,7 @@ enum { OSIER_RUN = 1, OSIER_ROWS = 2, OSIER_MAP = 4, OSIER_LIST = 8, OSIER_ANY =
 struct osier_segment {
     osier_u8* base;      // the first word of a run; else the first core
     osier_u64 first;     // number of the first core in a table; without one it is in the base; or of a box
-    osier_u64 inside;    // words of the first core, or of the box, before the segment; any: before all
+    osier_u64 inside;    // words of the first core, or of the box or listed row, before the segment; any: before all
     osier_u32 words;
     osier_u32 kind;
 };
@@ -115,7 +116,7 @@ static __device__ __forceinline__ osier_u32 osier_find_run(const osier_list& lis
                             : osier_bisect((const osier_u32*)list.before, low, high, (osier_u32)byte);
 }
 
-// The offset of a packed byte of a core with a list.
+// The offset of a packed byte of a core with a list of runs.
 static __device__ __forceinline__ osier_i64 osier_listed(const osier_list& list, osier_u64 byte) {
     const osier_u32 run = osier_find_run(list, byte);
     return osier_signed(list.offsets, list.wide_offsets, run) + (osier_i64)(byte - osier_before(list, run));
@@ -144,6 +145,17 @@ template <int W> static __device__ __forceinline__ osier_u8* osier_boxed(const o
         + (osier_i64)(osier_i32)middle * box.step[1] + (osier_i64)(osier_i32)outer * box.step[2];
 }
 
+// The offset of a word of a core with a list of runs or of rows.
+template <int W> static __device__ __forceinline__ osier_i64 osier_listed(const osier_nest& nest, osier_u64 word) {
+    const osier_list& list = nest.list;
+    const osier_u64 byte = word * W;
+    const osier_u32 found = osier_find_run(list, byte);
+    const osier_u64 inside = byte - osier_before(list, found);
+    osier_i64 offset = osier_signed(list.offsets, list.wide_offsets, found) + (osier_i64)inside;
+    if (nest.rows) offset += (osier_i64)(osier_i32)osier_box_quotient(nest.box[0], 0, (osier_u32)(inside / W)) * nest.box[0].step[0];
+    return offset;
+}
+
 // The offset of a word of a core.
 template <int W> static __device__ __forceinline__ osier_i64 osier_mapped(const osier_nest& nest, osier_u32 word) {
     const osier_u32 shift = nest.map_shift;
@@ -157,7 +169,7 @@ template <int W> static __device__ __forceinline__ osier_u8* osier_word_at(
     osier_u64 rest = osier_divide(nest.core, word, wide);
     const osier_u64 inside = word - rest * nest.core.value;
     osier_i64 offset = nest.map ? osier_mapped<W>(nest, (osier_u32)inside)
-        : nest.list.offsets ? osier_listed(nest.list, inside * W) : (osier_i64)(inside * W);
+        : nest.list.offsets ? osier_listed<W>(nest, inside) : (osier_i64)(inside * W);
     if (nest.boxes) {
         const osier_box& box = nest.box[osier_find_box(nest, (osier_u32)inside)];
         layout = osier_boxed<W>(box, layout + box.base, (osier_u32)inside - box.start);
@@ -213,15 +225,23 @@ template <int W> static __device__ __forceinline__ osier_segment osier_open(
         const osier_u64 run = (end - byte) / W;
         if (nest.dimensions) segment.base += osier_place_of(nest.dimension[0], first);
         if (run >= enough) {
-            segment.base += osier_signed(list.offsets, list.wide_offsets, found) + (osier_i64)(byte - osier_before(list, found));
+            const osier_i64 inside = (osier_i64)(byte - osier_before(list, found));
+            segment.base += osier_signed(list.offsets, list.wide_offsets, found) + inside;
             segment.words = (osier_u32)osier_least(run, most);
+            if (nest.rows) {
+                segment.kind = OSIER_BOX;
+                segment.base -= inside;
+                segment.inside = (osier_u64)inside / W;
+            }
             return segment;
         }
         // Where runs are long, another one may come soon.
         const osier_u64 step = list.shift > 10 ? worth : most;
         segment.kind = OSIER_LIST;
         segment.words = (osier_u32)osier_least(core, step);
-        if (core >= worth) return segment;
+        // Short rows are found word by word: a question for each word of a list of runs would
+        // cost a tenth.
+        if (core >= worth && !nest.rows) return segment;
     } else if (nest.boxes) {
         if (nest.dimensions) segment.base += osier_place_of(nest.dimension[0], first);
         const osier_u32 found = osier_find_box(nest, (osier_u32)segment.inside);
@@ -370,8 +390,8 @@ template <int W, int MANY> struct osier_by_rows {
     }
 };
 
-// Where neighboring words of a list are: one search, then run by run, for the word behind
-// a run's last one is the next run's first. Of lists of less than 4 GiB; offsets are O.
+// Where neighboring words of a list of runs are: one search, then run by run, for the word
+// behind a run's last one is the next run's first. Of lists of less than 4 GiB; offsets are O.
 template <int W, int MANY, class O> static __device__ __forceinline__ void osier_walk_list(
     const osier_nest& nest, const osier_segment& segment, osier_u32 number, osier_u32 words, osier_u8** places
 ) {

@@ -266,6 +266,52 @@ fn lists_to_lists() {
     }
 }
 
+/// Rows of so many blocks of `width` doubles, of which every `apart`-th is one of the row.
+fn ragged(lengths: &[usize], width: usize, apart: usize) -> Type {
+    let field = |(row, &length): (usize, &usize)| {
+        let distance = (8 * width * apart) as isize;
+        let blocks = Type::hvector(length, width, distance, &Type::basic(Basic::F64)).unwrap();
+        (1, (8 * width * row) as isize, blocks)
+    };
+    let fields: Vec<_> = lengths.iter().enumerate().map(field).collect();
+    Type::structure(&fields).unwrap()
+}
+
+/// Ragged rows to and from packed bytes, strides, lists, and rows of another order.
+#[test]
+fn ragged_rows() {
+    let Some(context) = context() else { return };
+    let (stream, packer) = (Stream::new(&context).unwrap(), Packer::new(&context));
+    let mut random = Random::new(11);
+    let double = Type::basic(Basic::F64);
+    for round in 0..16 {
+        // As many rows as are no boxes; every fourth time so long that chunks lie inside.
+        let (rows, most) = [(40, 30), (300, 20), (25, 600), (90, 90)][round % 4];
+        let mut lengths: Vec<usize> = (0..rows).map(|_| 1 + random.below(most) as usize).collect();
+        let width = [1, 2, 3][round % 3];
+        let first = ragged(&lengths, width, rows);
+        lengths.reverse();
+        let second = ragged(&lengths, width, rows + 2);
+        let words = first.size() / 8;
+        let list = listed(8, words, &mut random);
+        let every_second = Type::hvector(words, 1, 16, &double).unwrap();
+        let packed = Type::contiguous(words, &double).unwrap();
+        let types = [first, second, list, every_second, packed];
+        let types = match round % 3 {
+            // In loops.
+            0 => types.map(|ty| Type::contiguous(2, &ty).unwrap()),
+            _ => types,
+        };
+        let layouts = types.map(|ty| ty.commit().unwrap());
+        let plan = Plan::new(&layouts[0], 1).unwrap();
+        let rows = plan.list.is_some_and(|list| list.blocks.is_some());
+        assert!(rows, "round {round}");
+        let both = (&packer, &stream);
+        all_pairs_agree(both, &layouts, &format!("round {round}"), &mut random);
+        sums_agree(both, (&layouts[0], &layouts[1]), &mut random);
+    }
+}
+
 /// Sums of doubles, against the host's.
 fn sums_agree(
     (packer, stream): (&Packer, &Stream),

@@ -5,6 +5,7 @@ mod support;
 
 use osier_datatype::{Basic, Element, Layout, Operator, Type};
 use osier_datatype_corpus::random::Random;
+use osier_kernels::plan::Plan;
 use osier_kernels::{DeviceSlice, DeviceView, Packer, Stream, baseline};
 use std::time::Instant;
 use support::{context, download, upload};
@@ -84,6 +85,15 @@ fn long_lists_are_used_in_parts() {
     for layout in &layouts {
         agrees(&stream, layout, &mut random);
     }
+    // So many rows of 9 to 11 blocks; one entry for each.
+    let rows = (0..40_000).map(|row| {
+        let blocks = Type::vector(9 + row % 3, 1, 2, &pair).unwrap();
+        (1, row as isize * 46, blocks)
+    });
+    let rows = Type::structure(&rows.collect::<Vec<_>>()).unwrap();
+    let rows = rows.commit().unwrap();
+    assert_eq!(Plan::entries(&rows, 1).unwrap(), 40_000);
+    agrees(&stream, &rows, &mut random);
     // One list, or the other, is made last.
     let [places, blocks] = &layouts;
     copies_agree(&stream, (places, blocks), 0..160_000, &mut random);

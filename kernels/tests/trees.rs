@@ -15,7 +15,7 @@ mod asked;
 mod support;
 
 use osier_datatype::{Basic, Layout, Type};
-use osier_datatype_corpus::random::{Random, grid, shrink, tree};
+use osier_datatype_corpus::random::{Random, grid, ragged, shrink, tree};
 use osier_kernels::{Context, DeviceSlice, DeviceView, Event, Packer, Pinned, Stream, copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,8 +54,9 @@ struct Case {
 /// The type of a seed, and a number of instances.
 fn draw(seed: u64) -> (Type, usize) {
     let mut random = Random::new(seed);
-    let ty = match random.below(4) {
-        0 => grid(&mut random, 6000),
+    let ty = match random.below(8) {
+        0 | 1 => grid(&mut random, 6000),
+        2 => ragged(&mut random, 6000),
         _ => tree(&mut random, 1500),
     };
     let count = match ty.size() {

@@ -125,6 +125,55 @@ pub fn grid(random: &mut Random, max_bytes: usize) -> Type {
     }
 }
 
+/// Rows of equal blocks at one distance, each with a number of blocks of its own, as those of
+/// triangles and bands: one inside of another or one behind the other, some backwards. No byte
+/// belongs to two of them.
+pub fn ragged(random: &mut Random, max_bytes: usize) -> Type {
+    const WIDTHS: [usize; 8] = [1, 2, 3, 4, 8, 8, 16, 24];
+    let width = WIDTHS[random.small(8)];
+    let rows = 2 + random.small(40);
+    let most = (max_bytes / width / rows).max(1);
+    let shape = random.below(4);
+    let counts: Vec<usize> = (0..rows)
+        .map(|row| match shape {
+            0 => 1 + (most - 1) * row / rows,
+            1 => most - (most - 1) * row / rows,
+            2 => most - random.small(most.min(3) as u64),
+            _ => 1 + random.small(most as u64),
+        })
+        .collect();
+    let gap = match random.below(2) {
+        0 => width * (1 + random.small(3)),
+        _ => 1 + random.small(9),
+    };
+    let slot = (width + gap) as isize;
+    let interleaved = random.below(3) > 0;
+    let distance = match interleaved {
+        true => slot * rows as isize,
+        false => slot,
+    };
+    let backwards = random.below(6) == 0;
+    let mut behind = 0;
+    let fields = (0..).zip(counts).map(|(row, count)| {
+        let reach = count as isize * distance;
+        let at = match interleaved {
+            // A slot of each row in each distance; each row begins anywhere.
+            true => row * slot + distance * random.between(-3, 3) as isize,
+            false => {
+                behind += reach + random.small(20) as isize;
+                behind - reach
+            }
+        };
+        let (at, step) = match backwards {
+            true => (at + reach - distance, -distance),
+            false => (at, distance),
+        };
+        Type::hvector(count, width, step, &Type::basic(Basic::U8)).map(|row| (1, at, row))
+    });
+    let ty = (fields.collect::<Result<Vec<_>, _>>()).and_then(|fields| Type::structure(&fields));
+    ty.unwrap_or_else(|_| Type::basic(Basic::U8))
+}
+
 /// Another layout with the signature of `ty`: its runs cut into pieces that lie
 /// in any order with gaps between. No byte belongs to two of them.
 pub fn same_signature(random: &mut Random, ty: &Type) -> Type {

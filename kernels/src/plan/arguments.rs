@@ -8,9 +8,10 @@
 
 use super::boxes::{BOXES, KernelBox};
 use super::period::Period;
+use super::rows::RowBlocks;
 use super::transfer::widest;
 use super::transpose::Transpose;
-use super::{DIMENSIONS, Dimension, Plan, Shape};
+use super::{DIMENSIONS, Dimension, List, Plan, Shape};
 use std::ops::Range;
 
 /// Threads of a thread block.
@@ -27,7 +28,7 @@ const PACK_CHUNK: u64 = 2048;
 const CHUNKS: u64 = 8192;
 
 /// Runs of so many bytes are found one by one, others word by word.
-const LONG: u64 = 512;
+pub(crate) const LONG: u64 = 512;
 
 /// Units of a core that is written out word by word, at most.
 const MAP: u64 = 4096;
@@ -158,7 +159,7 @@ pub struct GeneralDimension {
 pub struct GeneralList {
     /// Address of the offsets, or 0.
     pub offsets: u64,
-    /// Address of the packed bytes before each run.
+    /// Address of the packed bytes before each entry.
     pub before: u64,
     /// Address of the hints.
     pub hints: u64,
@@ -178,7 +179,7 @@ pub struct GeneralList {
 pub struct Nest {
     /// Words of a core.
     pub core: Divisor,
-    /// The core's runs.
+    /// The core's runs or rows.
     pub list: GeneralList,
     /// Address of the core's map, or 0.
     pub map: u64,
@@ -190,8 +191,8 @@ pub struct Nest {
     pub dimension: [GeneralDimension; DIMENSIONS],
     /// Boxes of the core, or none.
     pub boxes: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Whether the list is one of rows, whose blocks the first box has.
+    pub rows: u32,
     /// The boxes.
     pub box_of: [KernelBox; BOXES],
 }
@@ -286,8 +287,15 @@ impl Map {
         let unit = plan.granularity as u64;
         // The base is part of the address, which is a multiple of 16 without it as a rule.
         let narrow = widest(unit | plan.base as u64) <= 2;
-        let runs = (plan.list.as_ref()).map_or(1, |list| list.offsets.len() as u64);
-        if plan.core_bytes / runs.max(1) >= LONG || !plan.boxes.is_empty() {
+        let run_bytes = match &plan.list {
+            None => plan.core_bytes,
+            Some(List {
+                blocks: Some(blocks),
+                ..
+            }) => blocks.bytes,
+            Some(list) => plan.core_bytes / (list.offsets.len() as u64).max(1),
+        };
+        if run_bytes >= LONG || !plan.boxes.is_empty() {
             return None;
         }
         // Rows of blocks are as quick, if they are long; so are kernels for strides, if
@@ -341,10 +349,7 @@ impl Map {
             let (core, mut rest) = (byte % plan.core_bytes, byte / plan.core_bytes);
             let mut offset = match &plan.list {
                 None => core as i64,
-                Some(list) => {
-                    let run = list.before.partition_point(|&before| before <= core) - 1;
-                    list.offsets[run] + (core - list.before[run]) as i64
-                }
+                Some(list) => list.place(core),
             };
             for dimension in inner.iter().rev() {
                 let (index, outer) = (rest % dimension.count(), rest / dimension.count());
@@ -598,7 +603,8 @@ impl Plan {
     ) -> Option<GeneralList> {
         let list = tables.list.filter(|list| list.wide_before == 0)?;
         let long = self.core_bytes / u64::from(list.runs.max(1)) >= LONG;
-        let plain = self.dimensions.is_empty() && self.boxes.is_empty() && tables.map.is_none();
+        let runs = self.row_blocks().is_none() && self.boxes.is_empty() && tables.map.is_none();
+        let plain = self.dimensions.is_empty() && runs;
         let fits = width > 2 && span.end <= u64::from(u32::MAX);
         (long && plain && fits).then(|| GeneralList {
             offsets: at + list.offsets,
@@ -606,6 +612,11 @@ impl Plan {
             hints: at + list.hints,
             ..list
         })
+    }
+
+    /// What the rows of the core's list are made of.
+    fn row_blocks(&self) -> Option<RowBlocks> {
+        self.list.as_ref().and_then(|list| list.blocks)
     }
 
     /// Whether a layout of strides alone is better taken chunk by chunk: words are so
@@ -657,6 +668,10 @@ impl Plan {
                     hints: at + list.hints,
                     ..list
                 };
+                if let Some(blocks) = self.row_blocks() {
+                    argument.rows = 1;
+                    argument.box_of[0] = blocks.kernel_box(width);
+                }
             }
             (None, None) => {}
         }

@@ -54,10 +54,12 @@ impl Strided {
 }
 
 impl Nest {
+    /// Where a word of the core is, without boxes and map.
+    ///
     /// # Safety
     /// The tables are at their addresses.
-    unsafe fn inside(&self, byte: u64) -> i64 {
-        let list = &self.list;
+    unsafe fn inside(&self, width: usize, word: u64) -> i64 {
+        let (list, byte) = (&self.list, word * width as u64);
         if list.offsets == 0 {
             return byte as i64;
         }
@@ -81,7 +83,12 @@ impl Nest {
         }
         // SAFETY: the caller's contract.
         let offset = unsafe { signed(list.offsets, list.wide_offsets, low.into()) };
-        offset + (byte - before(low)) as i64
+        let inside = byte - before(low);
+        offset
+            + match self.rows {
+                0 => inside as i64,
+                _ => self.box_of[0].at(width, inside / width as u64),
+            }
     }
 
     /// # Safety
@@ -94,7 +101,7 @@ impl Nest {
         let mut offset = match (self.map, found) {
             (_, Some(found)) => found.at(width, inside),
             // SAFETY: the caller's contract.
-            (0, None) => unsafe { self.inside(inside * width as u64) },
+            (0, None) => unsafe { self.inside(width, inside) },
             (map, None) => {
                 let units = 1 << self.map_shift;
                 // SAFETY: the caller's contract.
@@ -180,11 +187,11 @@ impl Launch {
                 unsafe { plan.interpret(self.width) }
             }
             Argument::Runs(plan) => {
-                let (nest, width) = (plan.nest(), self.width as u64);
+                let nest = plan.nest();
                 // SAFETY: the caller's contract.
-                let at = |word| unsafe { nest.inside(word * width) };
+                let at = |word| unsafe { nest.inside(self.width, word) };
                 // SAFETY: the caller's contract.
-                unsafe { move_words(pack, &plan.range, width, at) }
+                unsafe { move_words(pack, &plan.range, self.width as u64, at) }
             }
             Argument::General(plan) => {
                 let wide = plan.range.wide != 0;
@@ -315,7 +322,7 @@ impl Plan {
                 from.wrapping_sub(self.base as u64) as i64
             }
             // SAFETY: the tables are where their bytes are.
-            Argument::Runs(plan) => unsafe { plan.nest().inside(byte * launch.width as u64) },
+            Argument::Runs(plan) => unsafe { plan.nest().inside(launch.width, byte) },
             // SAFETY: the tables are where their bytes are.
             Argument::General(plan) => unsafe {
                 plan.nest.at(plan.range.wide != 0, launch.width, byte)

@@ -6,6 +6,7 @@
 //!                            |   in parts where lists are long           (parts.rs)
 //!                            |-- arguments of one kernel, for one range  (arguments.rs)
 //!                            |-- a core of a few boxes                    (boxes.rs)
+//!                            |-- a core of ragged rows                     (rows.rs)
 //!                            |-- one word along the lines of the other   (transpose.rs)
 //!                            `-- two plans: from layout to layout        (transfer.rs)
 //!                                           the same, with a period       (period.rs)
@@ -14,9 +15,9 @@
 //!
 //! A packed byte's place is found by division: its number in units of the core
 //! gives one index per dimension. A dimension is regular (a stride) or a table of
-//! places; the core is one block, a few boxes, or a list of runs of any length with the
-//! packed bytes before each and hints into it. So any type tree is one kernel, whose
-//! warps all do the same work, however many runs there are.
+//! places; the core is one block, a few boxes, or a list of runs of any length, or of
+//! rows of equal blocks, with the packed bytes before each and hints into it. So any type
+//! tree is one kernel, whose warps all do the same work, however many runs there are.
 //!
 //! | layout | plan | list bytes |
 //! |---|---|---|
@@ -25,6 +26,7 @@
 //! | the same, one word a block, adjacent along the outer loop | [`Shape::Transposed`] | none |
 //! | up to 16 boxes of blocks under 3 strides | [`Shape::General`] | none |
 //! | equal blocks at listed places, nested as one likes | [`Shape::General`] | 4 or 8 per place |
+//! | rows of equal blocks at one distance, of any length | [`Shape::General`] | 8 to 16 per row of one core, and 4 per hint |
 //! | all else | [`Shape::General`] | 8 to 16 per run of one core, and 4 per hint |
 //!
 //! Where a general kernel takes one of these, because words are narrow or runs short, a core
@@ -50,6 +52,7 @@ pub mod interpret;
 pub mod parts;
 pub mod period;
 pub mod reduction;
+pub mod rows;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
@@ -57,6 +60,7 @@ pub mod transpose;
 
 use boxes::PlanBox;
 use osier_datatype::{Core, Layout, Level, Nest, Places, Runs, TypeError};
+use rows::RowBlocks;
 
 /// Loops around a core that a kernel takes.
 pub const DIMENSIONS: usize = 8;
@@ -93,13 +97,33 @@ impl Dimension {
     }
 }
 
-/// Runs of any length.
+/// Runs of any length, or rows of any length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List {
-    /// Where each run is, in bytes.
+    /// Where each entry begins, in bytes.
     pub offsets: Vec<i64>,
     /// Packed bytes before each.
     pub before: Vec<u64>,
+    /// What rows are made of; none, if entries are runs.
+    pub blocks: Option<RowBlocks>,
+}
+
+impl List {
+    /// A list without entries, which are elsewhere.
+    fn without_entries(blocks: Option<RowBlocks>) -> List {
+        List {
+            blocks,
+            ..List::default()
+        }
+    }
+
+    /// Where a packed byte of the core is.
+    fn place(&self, byte: u64) -> i64 {
+        let entry = self.before.partition_point(|&before| before <= byte) - 1;
+        let inside = byte - self.before[entry];
+        let inside = (self.blocks).map_or(inside as i64, |blocks| blocks.place(inside));
+        self.offsets[entry].wrapping_add(inside)
+    }
 }
 
 /// Which kernel does it.
@@ -125,7 +149,7 @@ pub struct Plan {
     pub base: i64,
     /// Loops, outermost first.
     pub dimensions: Vec<Dimension>,
-    /// The core's runs; none if it is one block.
+    /// The core's runs or rows; none if it is one block.
     pub list: Option<List>,
     /// The core's boxes; none if it is one block or listed.
     pub boxes: Vec<PlanBox>,
@@ -142,7 +166,7 @@ pub struct Plan {
 pub(crate) enum Source<'a> {
     /// A dimension's places.
     Entries(Entries<'a>),
-    /// A core's runs.
+    /// A core's runs or rows.
     Walk(Walk<'a>),
 }
 
@@ -170,12 +194,14 @@ impl Entries<'_> {
     }
 }
 
-/// Runs of a core, or of a nest with its levels, one after the other.
+/// Runs or rows of a core, or of a nest with its levels, one after the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Walk<'a> {
     nest: Nest<'a>,
     /// The nest's levels belong to it.
     levels: &'a [Level],
+    /// What rows are made of; none, if runs are told.
+    blocks: Option<RowBlocks>,
 }
 
 impl Walk<'_> {
@@ -183,17 +209,26 @@ impl Walk<'_> {
         self.levels.iter().map(|level| level.count).product()
     }
 
-    /// Number of runs, touching ones apart.
-    pub fn runs(&self) -> usize {
-        self.nest.core_runs().saturating_mul(self.instances())
+    /// Number of runs, touching ones apart, or of rows.
+    pub fn entries(&self) -> usize {
+        let of_core = match self.blocks {
+            Some(_) => self.nest.core_rows(),
+            None => self.nest.core_runs(),
+        };
+        of_core.saturating_mul(self.instances())
     }
 
-    /// Where the first run is.
+    /// What rows are made of; none, if entries are runs.
+    pub fn blocks(&self) -> Option<RowBlocks> {
+        self.blocks
+    }
+
+    /// Where the first entry is.
     pub fn base(&self) -> i64 {
         self.nest.base() as i64
     }
 
-    /// Calls `each` with offset and length of all runs.
+    /// Calls `each` with the offset of all entries and their packed bytes.
     pub fn each(&self, each: &mut dyn FnMut(isize, usize)) {
         for number in 0..self.instances() {
             let (mut rest, mut at) = (number, 0isize);
@@ -201,8 +236,13 @@ impl Walk<'_> {
                 at = at.wrapping_add(((rest % level.count) as isize).wrapping_mul(level.stride));
                 rest /= level.count;
             }
-            self.nest
-                .for_each_core_run(|offset, length| each(at.wrapping_add(offset), length));
+            match self.blocks {
+                Some(_) => (self.nest).for_each_core_row(|offset, length, _, blocks| {
+                    each(at.wrapping_add(offset), length * blocks);
+                }),
+                None => (self.nest)
+                    .for_each_core_run(|offset, length| each(at.wrapping_add(offset), length)),
+            }
         }
     }
 }
@@ -269,18 +309,22 @@ impl<'a> Outline<'a> {
     }
 
     fn walk(&mut self, nest: Nest<'a>, levels: &'a [Level]) {
-        let walk = Walk { nest, levels };
+        let walk = Walk {
+            nest,
+            levels,
+            blocks: RowBlocks::of_core(nest),
+        };
         self.plan.core_bytes = (nest.core_bytes() * walk.instances()) as u64;
         self.list = Some(walk);
     }
 
     /// The dimension with the longest list, none for the core; and its entries.
     pub fn longest(&self) -> (Option<usize>, usize) {
-        let runs = self.list.map_or(0, |walk| walk.runs());
+        let entries = self.list.map_or(0, |walk| walk.entries());
         let tables = self.tables.iter();
         let tables = tables.map(|(at, places)| (Some(*at), places.len()));
         let most = |a: (_, usize), b: (_, usize)| if a.1 >= b.1 { a } else { b };
-        tables.fold((None, runs), most)
+        tables.fold((None, entries), most)
     }
 
     /// The plan with all of its lists.
@@ -289,7 +333,7 @@ impl<'a> Outline<'a> {
             self.plan.fill(at, entries);
         }
         if let Some(walk) = self.list {
-            self.plan.write_out(|each| walk.each(each));
+            self.plan.write_out(walk);
         }
         self.plan.merge();
         self.plan.granularity = self.plan.granularity();
@@ -308,7 +352,7 @@ impl<'a> Outline<'a> {
         if let Some(walk) = self.list {
             match which {
                 None => source = Some(Source::Walk(walk)),
-                Some(_) => self.plan.write_out(|each| walk.each(each)),
+                Some(_) => self.plan.write_out(walk),
             }
         }
         let Some(source) = source else {
@@ -379,23 +423,26 @@ impl Plan {
             }
         }
         if let Some(list) = &mut self.list {
-            *list = List::default();
+            *list = List::without_entries(list.blocks);
         }
     }
-    /// Makes the core a list of the runs that `walk` tells; touching ones join.
-    fn write_out(&mut self, walk: impl FnOnce(&mut dyn FnMut(isize, usize))) {
-        let mut list = List::default();
+
+    /// Makes the core a list of what is walked; runs that touch join.
+    fn write_out(&mut self, walk: Walk<'_>) {
+        let mut list = List::without_entries(walk.blocks);
         let (mut packed, mut end) = (0u64, None);
-        walk(&mut |offset, length| {
+        walk.each(&mut |offset, length| {
             if end != Some(offset) {
                 list.offsets.push(offset as i64);
                 list.before.push(packed);
             }
             packed += length as u64;
-            end = Some(offset.wrapping_add(length as isize));
+            if list.blocks.is_none() {
+                end = Some(offset.wrapping_add(length as isize));
+            }
         });
         self.core_bytes = packed;
-        if let [only] = list.offsets[..] {
+        if let (None, &[only]) = (list.blocks, &list.offsets[..]) {
             self.base += only;
         } else {
             self.list = Some(list);
@@ -442,6 +489,7 @@ impl Plan {
         if let Some(list) = &self.list {
             bits = list.offsets.iter().fold(bits, |bits, &at| bits | at as u64);
             bits = list.before.iter().fold(bits, |bits, &at| bits | at);
+            bits |= list.blocks.map_or(0, |blocks| blocks.bits());
         }
         1 << bits.trailing_zeros().min(WIDEST.trailing_zeros())
     }

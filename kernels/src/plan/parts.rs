@@ -168,8 +168,11 @@ struct Writer<'a, S> {
     /// Bytes of the core, of which `packed` were told.
     core_bytes: u64,
     packed: u64,
+    /// Entries are rows, which never join.
+    rows: bool,
+    /// Where the run before ends.
     end: Option<i64>,
-    /// Runs before this part, and those in it.
+    /// Entries before this part, and those in it.
     written: u64,
     offsets: Vec<i64>,
     before: Vec<u64>,
@@ -188,14 +191,14 @@ fn list<S: Sink>(
     sink: &mut S,
 ) -> Result<(Plan, Tables), S::Error> {
     let Source::Walk(walk) = source else {
-        unreachable!("a core's runs are walked");
+        unreachable!("a core's list is walked");
     };
     let core_bytes = plan.core_bytes;
+    // There is one, though not here.
+    plan.list = Some(List::without_entries(walk.blocks()));
     plan.granularity = plan.granularity();
     let (tables, short) = begin(Tables::of_dimensions(&plan));
     plan.shed();
-    // There is one, though not here.
-    plan.list = Some(List::default());
     let wide_before = u32::try_from(core_bytes).is_err();
     let next = |at: u64, entries: u64, width: u64| (at + entries * width).next_multiple_of(8);
     let offsets = short.len() as u64;
@@ -225,6 +228,7 @@ fn list<S: Sink>(
         part,
         core_bytes,
         packed: 0,
+        rows: walk.blocks().is_some(),
         end: None,
         written: 0,
         offsets: Vec::with_capacity(part),
@@ -270,7 +274,9 @@ impl<S: Sink> Writer<'_, S> {
             self.before.push(self.packed);
         }
         self.packed += length;
-        self.end = Some(offset + length as i64);
+        if !self.rows {
+            self.end = Some(offset + length as i64);
+        }
         Ok(())
     }
 

@@ -60,6 +60,10 @@ impl Period {
         let instances = inner.iter().map(Dimension::count);
         let instances = instances.fold(1, u64::saturating_mul);
         let bytes = plan.core_bytes.saturating_mul(instances);
+        // Rows have more blocks than a period has words.
+        if plan.list.as_ref().is_some_and(|list| list.blocks.is_some()) {
+            return None;
+        }
         let runs = plan.list.as_ref().map_or(1, |list| list.offsets.len());
         if bytes > BYTES || runs > WORDS || !plan.boxes.is_empty() {
             return None;

@@ -168,6 +168,143 @@ fn random_trees() {
     }
 }
 
+/// Entries of a plan's list of rows; none, if it has no such list.
+fn row_list(plan: &Plan) -> Option<usize> {
+    let list = plan.list.as_ref().filter(|list| list.blocks.is_some())?;
+    Some(list.offsets.len())
+}
+
+/// Ragged rows: pack, unpack, copies to and from, and lists in parts.
+#[test]
+fn ragged_rows() {
+    let trees = asked::number("trees");
+    let (mut listed, mut in_parts) = (0, 0);
+    let rounds = trees.unwrap_or(1500);
+    for seed in 0..rounds {
+        let mut random = Random::new(seed);
+        let ty = random::ragged(&mut random, 8192);
+        let layout = ty.commit().unwrap();
+        let count = 1 + random.below(3) as usize;
+        let rows = row_list(&Plan::new(&layout, count).unwrap());
+        listed += usize::from(rows.is_some());
+        let run = std::panic::catch_unwind(move || {
+            agrees(&layout, count, &mut random);
+            let other = random::same_signature(&mut random, &ty).commit().unwrap();
+            let others = [&other, &layout];
+            for to in others {
+                copy_agrees(&layout, to, 1, &mut random);
+                copy_agrees(to, &layout, 1, &mut random);
+            }
+            let part = 1 + random.below(12) as usize;
+            parts_agree(&layout, count, part, &mut random)
+        });
+        assert!(run.is_ok(), "seed {seed}, count {count}");
+        in_parts += usize::from(rows.is_some() && run.unwrap_or(0) > 2);
+    }
+    assert!(listed as u64 > rounds / 3, "{listed} had a list of rows");
+    assert!(in_parts > listed / 4, "{in_parts} had several parts");
+}
+
+/// The transposed triangle of a matrix of n rows and columns, as rows at a distance.
+fn triangle(n: usize) -> Type {
+    let rows = (0..n).map(|row| {
+        let blocks = Type::vector(n - row, 1, n as isize, &Type::basic(Basic::F64)).unwrap();
+        (1, (row * (n + 1) * 8) as isize, blocks)
+    });
+    Type::structure(&rows.collect::<Vec<_>>()).unwrap()
+}
+
+/// A list of rows has an entry for each, not for each of their blocks.
+#[test]
+fn triangles_list_their_rows() {
+    let layout = triangle(600).commit().unwrap();
+    assert_eq!(Plan::entries(&layout, 1).unwrap(), 600);
+    let plan = Plan::new(&layout, 1).unwrap();
+    assert_eq!((row_list(&plan), plan.granularity), (Some(600), 8));
+    let tables = Tables::new(&plan);
+    assert!(tables.bytes.len() <= 600 * 10, "{}", tables.bytes.len());
+    let nest = plan.nest(8, (&tables, 4096));
+    assert_eq!((nest.rows, nest.boxes, nest.box_of[0].block), (1, 0, 1));
+    let mut random = Random::new(9);
+    agrees(&layout, 1, &mut random);
+    parts_agree(&layout, 1, 100, &mut random);
+}
+
+/// Rows of gigabytes, far apart, without the memory for them.
+#[test]
+fn long_rows_have_wide_numbers() {
+    let rows = [
+        (200_000_000, 0),
+        (190_000_000, 8),
+        (180_000_000, 1 << 41),
+        (5, -4096),
+    ];
+    let fields = rows.map(|(count, at)| {
+        let row = Type::hvector(count, 1, 16, &Type::basic(Basic::F64)).unwrap();
+        (1, at, row)
+    });
+    let layout = Type::structure(&fields).unwrap().commit().unwrap();
+    let plan = Plan::new(&layout, 1).unwrap();
+    assert_eq!(row_list(&plan), Some(4));
+    let tables = Tables::new(&plan);
+    let nest = plan.nest(8, (&tables, 4096));
+    assert_eq!((nest.list.wide_offsets, nest.list.wide_before), (1, 1));
+    let mut random = Random::new(13);
+    let mut start = 0;
+    for (count, at) in rows {
+        let bytes = 8 * count as u64;
+        let inside = (0..40).map(|_| random.below(bytes));
+        for byte in inside.chain([0, bytes - 1]) {
+            let place = at as i64 + (byte / 8 * 16 + byte % 8) as i64;
+            assert_eq!(
+                plan.offset(&tables, start + byte),
+                place,
+                "{byte} of {count}"
+            );
+        }
+        start += bytes;
+    }
+    // A row of 2^31 bytes.
+    let long = Type::hvector(1 << 28, 1, 16, &Type::basic(Basic::F64)).unwrap();
+    let fields = [(1, 0, fields[0].2.clone()), (1, 8, long)];
+    let layout = Type::structure(&fields).unwrap().commit().unwrap();
+    assert!(Plan::entries(&layout, 1).unwrap() > 1 << 28);
+}
+
+/// What is no list of rows: rows at two distances, of two kinds of blocks, of few or long
+/// blocks, and steps beyond 32 bits.
+#[test]
+fn rows_that_are_listed_by_blocks() {
+    let byte = Type::basic(Basic::U8);
+    let listed = |rows: &dyn Fn(usize) -> (usize, usize, isize)| {
+        let fields = (0..40).map(|row| {
+            let (count, width, distance) = rows(row);
+            let blocks = Type::hvector(count, width, distance, &byte).unwrap();
+            (1, (row * 1_000_003) as isize, blocks)
+        });
+        let ty = Type::structure(&fields.collect::<Vec<_>>()).unwrap();
+        let layout = ty.commit().unwrap();
+        row_list(&Plan::new(&layout, 1).unwrap()).is_some()
+    };
+    assert!(listed(&|row| (20 + row, 3, 100)));
+    assert!(!listed(&|row| (20 + row, 3, 100 + (row / 39) as isize)));
+    assert!(!listed(&|row| (20 + row, 3 + row / 39, 100)));
+    assert!(!listed(&|row| (20 + row, 512, 1000)));
+    assert!(listed(&|row| (20 + row, 511, 1000)));
+    assert!(!listed(&|row| (20 + row, 3, (1 << 31) + 3)));
+    assert!(listed(&|row| (20 + row, 3, (1 << 31) + 2)));
+    let grids = |blocks: usize| {
+        let row = Type::hvector(blocks, 3, 100, &byte).unwrap();
+        let fields = (0..40).map(|grid| {
+            let rows = Type::hvector(20 + grid, 1, 1009, &row).unwrap();
+            (1, (grid * 1_000_003) as isize, rows)
+        });
+        let ty = Type::structure(&fields.collect::<Vec<_>>()).unwrap();
+        row_list(&Plan::new(&ty.commit().unwrap(), 1).unwrap())
+    };
+    assert_eq!((grids(3), grids(4)), (None, Some(1580)));
+}
+
 /// Bytes of a plan's tables, where words of 8 bytes may lie.
 fn aligned(tables: &Tables) -> Vec<u64> {
     let word = |part: &[u8]| {

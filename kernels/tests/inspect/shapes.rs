@@ -46,6 +46,16 @@ fn triangle(basic: Basic) -> Type {
     Type::indexed(&columns, &Type::basic(basic)).unwrap()
 }
 
+/// The same triangle out of storage by rows: rows of elements at one distance.
+fn transposed_triangle() -> Type {
+    let side = ((2 * BYTES / 8) as f64).sqrt() as usize;
+    let rows = (0..side).map(|row| {
+        let elements = Type::vector(side - row, 1, side as isize, &Type::basic(Basic::F64));
+        (1, (row * (side + 1) * 8) as isize, elements.unwrap())
+    });
+    Type::structure(&rows.collect::<Vec<_>>()).unwrap()
+}
+
 /// A box in the middle of an array of so many elements in each direction.
 fn cube(dimensions: usize, inner: usize, basic: Basic) -> Type {
     let sizes = vec![inner + 8; dimensions];
@@ -175,6 +185,7 @@ pub fn rows() -> Vec<Row> {
     let n = ((BYTES / 8) as f64).sqrt() as usize;
     let v = Type::vector(n, n, 2 * n as isize, &f64).unwrap();
     let (t, t4) = (triangle(Basic::F64), triangle(Basic::F32));
+    let transposed = transposed_triangle();
     let (box3, box3f) = (cube(3, 320, Basic::F64), cube(3, 400, Basic::F32));
     let box6 = cube(6, 16, Basic::F64);
     let odd_rows =
@@ -208,6 +219,8 @@ pub fn rows() -> Vec<Row> {
         row("T, 2 bytes off", Pack, &t, 1, 2),
         row("T, odd", Pack, &t, 1, 1),
         row("T, odd", Unpack, &t, 1, 1),
+        row("T transposed", Pack, &transposed, 1, 0),
+        row("T transposed", Unpack, &transposed, 1, 0),
         row("box 3-D", Pack, &box3, 1, 0),
         row("box 6-D", Pack, &box6, 1, 0),
         row("pages of rows", Pack, &pages(), 1, 0),
@@ -236,6 +249,7 @@ pub fn rows() -> Vec<Row> {
         row("transpose u8, odd", Pack, &t1x, n1, 1),
         row("T to T", Copy, &t, 1, 0),
         row("T to T, odd", Copy, &t, 1, 1),
+        pair("T to T transposed", &t, 1, &transposed),
         row("box to box 3-D", Copy, &box3, 1, 0),
         row("box to box 3-D f32", Copy, &box3f, 1, 0),
         row("box to box 6-D", Copy, &box6, 1, 0),
