@@ -31,6 +31,7 @@ mod mode;
 mod options;
 mod picture;
 mod report;
+mod rows;
 mod run;
 mod tasks;
 

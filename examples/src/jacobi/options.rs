@@ -40,7 +40,7 @@ pub struct Options {
     pub ranks: Option<Triple>,
 
     /// Tasks of a rank: a number, or NXxNYxNZ along the dimensions; of --by graph
-    /// [default: 4, less on tiny grids]
+    /// [default: 1x1x4, less on tiny grids]
     #[arg(long, value_name = "N|NXxNYxNZ")]
     pub factor: Option<Factor>,
 

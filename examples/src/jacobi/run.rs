@@ -13,6 +13,7 @@ use super::mode::Mode;
 use super::options::{Options, Triple};
 use super::picture;
 use super::report::Report;
+use super::rows::Old;
 use super::tasks::{Plan, Tasks};
 use crate::cli::Failure;
 use crate::gpu::Gpu;
@@ -288,7 +289,7 @@ impl<'a> Rank<'a> {
 
     /// Norm of the residual over all ranks. The ghosts must be filled.
     fn residual(&mut self, parts: &Decomposition) -> Result<f64> {
-        let squares = kernel::residual_squares(self.field.values()?, &self.block);
+        let squares = kernel::residual_squares(&Old::new(self.field.values()?, &self.block));
         let mut sum = [0.0];
         let begin = Instant::now();
         self.comm.allreduce(&[squares], &mut sum, Op::Sum)?;
