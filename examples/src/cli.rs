@@ -40,7 +40,16 @@ pub fn run_checked<O: Parser, R>(
     program: impl Fn(&Communicator, &O) -> std::result::Result<R, Failure> + Sync,
     show: impl Fn(&O, &R, bool) -> bool + Sync,
 ) -> ExitCode {
-    osier::run_code(|world| {
+    run_checked_on(|_| None, program, show)
+}
+
+/// As [`run_checked`], on virtual ranks where `workers` tells on how many threads of a process.
+pub fn run_checked_on<O: Parser, R>(
+    workers: impl Fn(&O) -> Option<usize>,
+    program: impl Fn(&Communicator, &O) -> std::result::Result<R, Failure> + Sync,
+    show: impl Fn(&O, &R, bool) -> bool + Sync,
+) -> ExitCode {
+    let rank = |world: Communicator| {
         let options = match O::try_parse() {
             Ok(options) => options,
             Err(e) => {
@@ -66,7 +75,13 @@ pub fn run_checked<O: Parser, R>(
                 1
             }
         }
-    })
+    };
+    // Ranks say what is wrong with options.
+    let on = O::try_parse().ok().and_then(|options| workers(&options));
+    match on {
+        Some(workers) => osier::task::run_ranks_code(workers, rank),
+        None => osier::run_code(rank),
+    }
 }
 
 /// Runs an example on all ranks of the job. What is wrong with the options is said by

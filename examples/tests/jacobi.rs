@@ -2,11 +2,12 @@
 //! bit, whatever the decomposition and whichever way it is swept.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
-use osier::ErrorKind;
 use osier::testing::ranks;
-use osier_examples::jacobi::{self, Block, By, Failure, Mode, Options, Report};
+use osier::{Communicator, ErrorKind, task};
+use osier_examples::jacobi::{self, Block, By, Failure, Mode, Options, Report, Unhidden};
 
 #[path = "../../tests/needs.rs"]
 #[allow(dead_code)]
@@ -19,9 +20,13 @@ fn options(line: &str) -> Options {
     Options::try_parse_from(words).expect("valid options")
 }
 
-/// Runs on `n` ranks; all report the same.
+/// Runs on `n` ranks, which are threads or virtual ranks; all report the same.
 fn run(n: usize, options: &Options) -> Report {
-    let reports = ranks(n, |comm| jacobi::run(&comm, options).expect("it runs"));
+    let rank = |comm: Communicator| jacobi::run(&comm, options).expect("it runs");
+    let reports = match options.virtual_workers() {
+        None => ranks(n, rank),
+        Some(workers) => task::ranks(n, workers, rank).expect("they run"),
+    };
     for report in &reports {
         assert_eq!(report.checksum, reports[0].checksum);
         assert_eq!(report.norms, reports[0].norms);
@@ -92,6 +97,8 @@ fn every_variant_gives_the_field_of_a_plain_loop() {
                 "--by graph",
                 "--by graph --factor 1 --workers 2",
                 "--by graph --factor 2x2x3 --workers 2",
+                "--by ranks",
+                "--by ranks --workers 2",
             ],
         );
     }
@@ -126,7 +133,7 @@ fn residuals_of_a_graph_have_the_bits_of_its_tasks() {
 
 #[test]
 fn faces_of_tasks_may_be_long() {
-    let graphs = ["--by graph --factor 1x1x2 --workers 2"];
+    let graphs = ["--by graph --factor 1x1x2 --workers 2", "--by ranks"];
     equals_reference(2, "--grid 130x110x8 --sweeps 4 --ranks 1x1x2", &graphs);
     equals_reference(2, "--grid 8x110x130 --sweeps 4 --ranks 2x1x1", &graphs);
 }
@@ -146,6 +153,26 @@ fn a_report_says_what_the_workers_did() {
         shown.lines().all(|line| line.chars().count() <= 80),
         "{shown}"
     );
+}
+
+#[test]
+fn a_report_says_what_is_hidden() {
+    for by in ["overlap", "graph --workers 2", "ranks", "ranks --workers 2"] {
+        let line = format!("--grid 20 --sweeps 9 --hidden --by {by}");
+        let report = run(4, &options(&line));
+        let Unhidden {
+            synchronous,
+            without,
+        } = report.unhidden.expect("it was asked for");
+        assert!(!synchronous.is_zero() && !without.is_zero(), "{report}");
+        let seconds = Duration::from_secs_f64(report.seconds);
+        assert_eq!(report.hidden(), task::hidden(synchronous, seconds, without));
+        let shown = report.to_string();
+        assert!(shown.contains("\nhidden "), "{shown}");
+        assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
+    }
+    let report = run(2, &options("--grid 9 --sweeps 2"));
+    assert!(report.unhidden.is_none() && !report.to_string().contains("hidden"));
 }
 
 fn equals_one_rank(n: usize, line: &str) -> Report {
@@ -253,7 +280,7 @@ fn the_picture_is_the_same_from_any_number_of_ranks() {
     for grid in ["24x30x7", "1500x100x2"] {
         let one = picture(1, grid, "sync");
         assert_eq!(one[1..4], *b"PNG");
-        for by in ["sync", "graph"] {
+        for by in ["sync", "graph", "ranks"] {
             assert!(picture(4, grid, by) == one, "{grid}");
         }
     }
@@ -276,6 +303,9 @@ fn what_cannot_be_done_is_said_by_all_ranks() {
         ("--grid 9 --by graph --factor 11", "no shape of 11 tasks"),
         ("--grid 9 --factor 2", "--by graph"),
         ("--grid 9 --by overlap --workers 2", "--by graph"),
+        ("--grid 9 --by ranks --factor 2", "--by graph"),
+        ("--grid 9 --by ranks --progress-thread", "--by graph"),
+        ("--grid 9 --hidden", "--by overlap"),
         ("--grid 9 --by graph --device", "--by sync"),
     ] {
         let options = options(line);

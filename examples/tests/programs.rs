@@ -90,6 +90,10 @@ fn variants_have_the_same_bits_in_processes_and_threads() {
                 ("run -n 4", "--by graph"),
                 ("run -n 2", "--by graph --factor 1x2x3 --workers 2"),
                 ("run -n 4 --ranks-per-process 2", "--by graph"),
+                ("run -n 8 --ranks-per-process 4", "--by ranks"),
+                ("run -n 6 --ranks-per-process 3", "--by ranks --workers 2"),
+                ("run -n 2 --delay 20us", "--by graph"),
+                ("run -n 4 --ranks-per-process 2 --delay 20us", "--by ranks"),
             ][..],
         ),
         (

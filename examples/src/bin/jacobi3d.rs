@@ -3,11 +3,11 @@
 
 use std::process::ExitCode;
 
-use osier_examples::cli::run_checked;
+use osier_examples::cli::run_checked_on;
 use osier_examples::jacobi::{self, Options, Report};
 
 fn main() -> ExitCode {
-    run_checked(jacobi::run, show)
+    run_checked_on(Options::virtual_workers, jacobi::run, show)
 }
 
 fn show(options: &Options, report: &Report, print: bool) -> bool {

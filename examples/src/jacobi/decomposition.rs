@@ -121,10 +121,12 @@ impl Decomposition {
                 }
             },
             None => {
-                let fitting = (1..=USUAL_FACTOR).rev();
+                // Blocks of a rank read each other's layers where they lie, so small faces gain
+                // nothing; rows and planes stay whole.
+                let layers = |n: usize| (n <= most[0]).then_some([n, 1, 1]);
+                let mut fitting = (1..=USUAL_FACTOR).rev();
                 fitting
-                    .filter_map(|n| choose(n, &most))
-                    .next()
+                    .find_map(|n| layers(n).or_else(|| choose(n, &most)))
                     .unwrap_or([1; 3])
             }
         };
@@ -273,7 +275,8 @@ mod tests {
             let ranks = Decomposition::new(size, Triple(grid), None).expect("it fits");
             ranks.over_tasks(None).expect("some fit").factor
         };
-        assert_eq!(usual(1, [64; 3]), [2, 2, 1]);
+        assert_eq!(usual(1, [64; 3]), [4, 1, 1]);
+        assert_eq!(usual(1, [64, 64, 3]), [1, 2, 2]);
         assert_eq!(usual(1, [3, 1, 1]), [1, 1, 3]);
         assert_eq!(usual(1, [1; 3]), [1; 3]);
         for factor in [Factor::Number(11), Factor::Shape(Triple([8, 1, 1]))] {

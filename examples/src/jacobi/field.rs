@@ -13,6 +13,7 @@ use super::decomposition::Block;
 use super::halo::{Faces, Halo, Neighbors};
 use super::kernel::{self, Points};
 use super::layers::{face_points, fill_ghosts};
+use super::rows::Old;
 use crate::gpu::Gpu;
 use crate::variant::zeros;
 
@@ -251,7 +252,7 @@ impl HostField {
         let mut talking = self
             .halo
             .exchange_beside(comm, old, &mut self.arriving, |poll| {
-                kernel::sweep(old, new, block, &inner, poll);
+                kernel::sweep(&Old::new(old, block), new, &inner, poll);
             })?;
         let begin = Instant::now();
         for side in (0..6).filter(|side| waits[*side]) {
@@ -263,12 +264,12 @@ impl HostField {
     }
 
     fn sweep(&mut self) {
-        let (old, new, block) = (&self.old, &mut self.new, &self.block);
+        let (old, new) = (Old::new(&self.old, &self.block), &mut self.new);
         match std::mem::replace(&mut self.ahead, Ahead::All) {
-            Ahead::All => kernel::sweep(old, new, block, &kernel::interior(block), || {}),
+            Ahead::All => kernel::sweep(&old, new, &kernel::interior(&self.block), || {}),
             Ahead::Layers(layers) => {
                 for points in &layers {
-                    kernel::sweep(old, new, block, points, || {});
+                    kernel::sweep(&old, new, points, || {});
                 }
             }
         }

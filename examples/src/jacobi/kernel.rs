@@ -14,41 +14,10 @@ use std::ops::Range;
 
 use super::decomposition::Block;
 use super::mode::Mode;
+use super::rows::{Old, Reader, Rows};
 use crate::hash;
 
 const SIXTH: f64 = 1.0 / 6.0;
-
-/// The row of a point and the five that hold its neighbors, in step: element
-/// `i` of each belongs to point `i`.
-struct Rows<'a> {
-    here: &'a [f64],
-    west: &'a [f64],
-    east: &'a [f64],
-    south: &'a [f64],
-    north: &'a [f64],
-    down: &'a [f64],
-    up: &'a [f64],
-}
-
-impl<'a> Rows<'a> {
-    /// The rows about points `x` of the row `z`, `y`; interior points count from 1.
-    #[inline]
-    fn new(field: &'a [f64], block: &Block, z: usize, y: usize, x: &Range<usize>) -> Self {
-        let row = |z, y, from| {
-            let at = block.at(z, y, from);
-            &field[at..at + x.len()]
-        };
-        Self {
-            here: row(z, y, x.start),
-            west: row(z, y, x.start - 1),
-            east: row(z, y, x.start + 1),
-            south: row(z, y - 1, x.start),
-            north: row(z, y + 1, x.start),
-            down: row(z - 1, y, x.start),
-            up: row(z + 1, y, x.start),
-        }
-    }
-}
 
 /// Points of a block along z, y and x; its first interior point is 1, 1, 1.
 pub type Points = [Range<usize>; 3];
@@ -81,23 +50,18 @@ pub fn split(block: &Block, waits: [bool; 6]) -> (Points, Vec<Points>) {
     (inner, layers)
 }
 
-/// One sweep: each of these points of `new` becomes the mean of its six neighbors in `old`.
-/// The order of the additions is part of the result. `between` is called after each plane
-/// of a tile.
-pub fn sweep(
-    old: &[f64],
-    new: &mut [f64],
-    block: &Block,
-    points: &Points,
-    mut between: impl FnMut(),
-) {
+/// One sweep: each of these points of `new` becomes the mean of its six neighbors in the old
+/// field. The order of the additions is part of the result. `between` is called after each
+/// plane of a tile.
+pub fn sweep(old: &Old<'_>, new: &mut [f64], points: &Points, mut between: impl FnMut()) {
     let [zs, ys, xs] = points;
-    let tile = tile_rows(block);
+    let tile = tile_rows(old.block);
+    let mut reader = Reader::new(old);
     for y0 in ys.clone().step_by(tile) {
         for z in zs.clone() {
             for y in y0..ys.end.min(y0 + tile) {
-                let at = block.at(z, y, xs.start);
-                let rows = Rows::new(old, block, z, y, xs);
+                let at = old.block.at(z, y, xs.start);
+                let rows = reader.rows(z, y, xs);
                 update_row(&rows, &mut new[at..at + xs.len()]);
             }
             between();
@@ -125,15 +89,16 @@ fn tile_rows(block: &Block) -> usize {
 }
 
 /// Sum of the squares of (sum of neighbors - 6 u): the residual without its
-/// factor. Needs the ghosts. Summed by rows, then planes, so that the rounding
+/// factor. Needs the points behind all sides. Summed by rows, then planes, so that the rounding
 /// of a sum over many points stays near that of a sum over few.
-pub fn residual_squares(field: &[f64], block: &Block) -> f64 {
-    let [nz, ny, nx] = block.points;
+pub fn residual_squares(old: &Old<'_>) -> f64 {
+    let [nz, ny, nx] = old.block.points;
+    let mut reader = Reader::new(old);
     let mut total = 0.0;
     for z in 1..=nz {
         let mut plane = 0.0;
         for y in 1..=ny {
-            plane += residual_row(&Rows::new(field, block, z, y, &(1..nx + 1)));
+            plane += residual_row(&reader.rows(z, y, &(1..nx + 1)));
         }
         total += plane;
     }
@@ -208,28 +173,15 @@ pub fn checksum(field: &[f64], block: &Block, grid: [usize; 3]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows::tests::{block, noise};
     use super::*;
-    use crate::hash::mix;
-
-    fn block() -> Block {
-        Block {
-            first: [2, 3, 4],
-            points: [3, 40, 13],
-        }
-    }
-
-    fn noise(n: usize) -> Vec<f64> {
-        (0..n as u64)
-            .map(|i| mix(i) as f64 / u64::MAX as f64)
-            .collect()
-    }
 
     #[test]
     fn rows_equal_the_formula_at_each_point() {
         let block = block();
         let old = noise(block.elements());
         let mut new = vec![-1.0; old.len()];
-        sweep(&old, &mut new, &block, &interior(&block), || {});
+        sweep(&Old::new(&old, &block), &mut new, &interior(&block), || {});
         let u = |z, y, x| old[block.at(z, y, x)];
         let mut squares = 0.0;
         for z in 0..=block.points[0] + 1 {
@@ -253,7 +205,7 @@ mod tests {
                 }
             }
         }
-        let fast = residual_squares(&old, &block);
+        let fast = residual_squares(&Old::new(&old, &block));
         assert!((fast - squares).abs() <= 1e-13 * squares);
     }
 
@@ -266,7 +218,12 @@ mod tests {
             };
             let old = noise(block.elements());
             let mut whole = vec![-1.0; old.len()];
-            sweep(&old, &mut whole, &block, &interior(&block), || {});
+            sweep(
+                &Old::new(&old, &block),
+                &mut whole,
+                &interior(&block),
+                || {},
+            );
             for waits in 0..64 {
                 let waits = [0, 1, 2, 3, 4, 5].map(|side| waits >> side & 1 == 1);
                 let (inner, layers) = split(&block, waits);
@@ -275,7 +232,7 @@ mod tests {
                 assert_eq!(sizes.sum::<usize>(), points.iter().product::<usize>());
                 let mut new = vec![-1.0; old.len()];
                 for part in parts() {
-                    sweep(&old, &mut new, &block, part, || {});
+                    sweep(&Old::new(&old, &block), &mut new, part, || {});
                 }
                 assert!(new == whole, "{points:?}, {waits:?}");
                 // What is left in the middle touches no side that is waited for.

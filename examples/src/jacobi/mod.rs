@@ -7,8 +7,9 @@
 //!            report <- checks <-------+-> picture of a slice
 //! ```
 //!
-//! Three ways to the same field, which share the kernel and its tiles: exchange, then sweep;
-//! sweep what needs no ghosts beside the exchange, then the rest; a graph of tasks.
+//! Four ways to the same field, which share the kernel and its tiles: exchange, then sweep;
+//! the same on virtual ranks; sweep what needs no ghosts beside the exchange, then the rest; a
+//! graph of tasks.
 //!
 //! The right-hand side is zero and the field starts as a discrete eigenmode, a
 //! product of three sines. A sweep then multiplies every point by the same
@@ -31,15 +32,18 @@ mod mode;
 mod options;
 mod picture;
 mod report;
+mod rows;
 mod run;
+mod sweeps;
 mod tasks;
+mod unhidden;
 
 pub use decomposition::{Block, Decomposition};
 pub use kernel::checksum;
 pub use mode::Mode;
-pub use options::{Factor, Options, Triple};
+pub use options::{By, Factor, Options, Triple};
 pub use report::Report;
 pub use run::run;
+pub use unhidden::Unhidden;
 
 pub use crate::cli::Failure;
-pub use crate::variant::By;

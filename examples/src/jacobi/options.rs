@@ -6,7 +6,29 @@ use std::str::FromStr;
 
 use osier::{Error, ErrorKind};
 
-use crate::variant::By;
+/// How faces are exchanged and blocks swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    /// Exchange, then sweep.
+    Sync,
+    /// Sweep what needs no ghosts while faces are on their way.
+    Overlap,
+    /// A graph of tasks, several for each rank.
+    Graph,
+    /// As sync, on virtual ranks: those of a process share its workers.
+    Ranks,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            By::Sync => "sync",
+            By::Overlap => "overlap",
+            By::Graph => "graph",
+            By::Ranks => "ranks",
+        })
+    }
+}
 
 /// 7-point Jacobi for Poisson's equation on a block-decomposed 3-D grid
 #[derive(clap::Parser, Clone, Debug)]
@@ -19,12 +41,15 @@ use crate::variant::By;
   osier run -n 8 -- jacobi3d --grid 64 --sweeps 100 --quiet --checksum
   osier run -n 2 -- jacobi3d --by overlap                  sweeps beside messages
   osier run -n 2 -- jacobi3d --by graph --factor 1x1x4 --workers 2
+  osier run -n 8 --ranks-per-process 4 -- jacobi3d --by ranks --ranks 1x4x2
+  osier run -n 2 --delay 1ms -- jacobi3d --by graph --hidden
   osier run -n 2 -- jacobi3d --device --grid 512 --sweeps 200      on GPUs
   jacobi3d --grid 64                                       one rank, no launcher
 
 The field starts as a discrete eigenmode, so it is known after any number of
 sweeps; the program fails if a point is wrong. It has the same bits for every
-number of ranks, tasks and workers, whichever way it is swept."
+number of ranks, tasks and workers, whichever way it is swept. Ranks of a process
+are virtual ones with --by ranks: as many as --ranks-per-process of osier run says."
 )]
 pub struct Options {
     /// How faces are exchanged and blocks swept
@@ -40,17 +65,23 @@ pub struct Options {
     pub ranks: Option<Triple>,
 
     /// Tasks of a rank: a number, or NXxNYxNZ along the dimensions; of --by graph
-    /// [default: 4, less on tiny grids]
+    /// [default: 1x1x4, less on tiny grids]
     #[arg(long, value_name = "N|NXxNYxNZ")]
     pub factor: Option<Factor>,
 
-    /// Threads of a rank that run tasks; of --by graph [default: 1]
+    /// Threads of a rank that run tasks, of --by graph; of a process that run its virtual
+    /// ranks, of --by ranks [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
 
     /// A thread of each rank that looks after messages while tasks run; of --by graph
     #[arg(long)]
     pub progress_thread: bool,
+
+    /// Sweep twice more before: one rank a worker by --by sync, and so without exchanging
+    /// faces; by the three times, tell the share of communication that is hidden
+    #[arg(long)]
+    pub hidden: bool,
 
     /// Keep the field in the memory of a GPU, and exchange faces from there; without a
     /// GPU on an emulated one, which is slow
@@ -88,9 +119,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Workers of a rank.
+    /// Workers of a rank, or of a process with virtual ranks.
     pub fn workers(&self) -> usize {
         self.workers.map_or(1, usize::from)
+    }
+
+    /// Workers of a process, if its ranks are virtual ones.
+    pub fn virtual_workers(&self) -> Option<usize> {
+        (self.by == By::Ranks).then(|| self.workers())
     }
 
     /// Whether the options go together.
@@ -98,17 +134,36 @@ impl Options {
     /// # Errors
     /// They do not.
     pub fn check(&self) -> osier::Result<()> {
-        self.by.check_task_options(&[
+        let argument = |text| Err(Error::new(ErrorKind::Argument, text));
+        let of_graphs = [
             ("--factor", self.factor.is_some()),
-            ("--workers", self.workers.is_some()),
             ("--progress-thread", self.progress_thread),
-        ])?;
+        ];
+        for (name, given) in of_graphs {
+            if given && self.by != By::Graph {
+                return argument(format!(
+                    "{name} with --by {}: there are no tasks (hint: --by graph)",
+                    self.by
+                ));
+            }
+        }
+        if self.workers.is_some() && !matches!(self.by, By::Graph | By::Ranks) {
+            return argument(format!(
+                "--workers with --by {}: there are no tasks or virtual ranks (hint: --by graph, --by ranks)",
+                self.by
+            ));
+        }
+        if self.hidden && self.by == By::Sync {
+            return argument(
+                "--hidden with --by sync: that hides nothing (hint: --by overlap, graph or ranks)"
+                    .into(),
+            );
+        }
         if self.device && self.by != By::Sync {
-            let text = format!(
+            return argument(format!(
                 "--device with --by {}: fields on devices are swept by --by sync only",
                 self.by
-            );
-            return Err(Error::new(ErrorKind::Argument, text));
+            ));
         }
         Ok(())
     }

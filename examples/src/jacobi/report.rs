@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::decomposition::Decomposition;
-use super::options::Triple;
-use crate::variant::{By, Workers, shares};
+use super::options::{By, Triple};
+use super::unhidden::Unhidden;
+use crate::variant::{Workers, shares};
 
 /// Result of a run, the same at all ranks.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Report {
     pub waiting: (f64, f64),
     /// Of a graph: what its workers did.
     pub workers: Option<Workers>,
+    /// What the sweeps take where nothing is hidden, if that was asked for.
+    pub unhidden: Option<Unhidden>,
     /// Residual norms: sweeps done, and the norm. The last is that of the end.
     pub norms: Vec<(usize, f64)>,
     /// Largest difference to the exact field.
@@ -48,6 +52,14 @@ impl Report {
     /// Residual norm at the end.
     pub fn residual(&self) -> f64 {
         self.norms.last().map_or(f64::NAN, |(_, norm)| *norm)
+    }
+
+    /// Share of the communication that is hidden ([`osier::task::hidden`]), if it was asked for
+    /// and there is any.
+    pub fn hidden(&self) -> Option<f64> {
+        let unhidden = self.unhidden?;
+        let seconds = Duration::from_secs_f64(self.seconds);
+        osier::task::hidden(unhidden.synchronous, seconds, unhidden.without)
     }
 
     /// Points updated per second by all ranks.
@@ -98,8 +110,37 @@ impl fmt::Display for Report {
             "updates/s",
             format!("{:.1} M", self.updates_per_second() / 1e6),
         )?;
-        for (name, value) in shares(self.workers.as_ref(), self.waiting) {
-            line(name, value)?;
+        match self.by {
+            // Other ranks of the worker sweep meanwhile.
+            By::Ranks => {
+                let [mean, most] = [self.waiting.1, self.waiting.0].map(|share| 100.0 * share);
+                line(
+                    "suspended",
+                    format!("mean {mean:.1} %, most {most:.1} % of a rank's time"),
+                )?;
+            }
+            By::Sync | By::Overlap | By::Graph => {
+                for (name, value) in shares(self.workers.as_ref(), self.waiting) {
+                    line(name, value)?;
+                }
+            }
+        }
+        if let Some(Unhidden {
+            synchronous,
+            without,
+        }) = self.unhidden
+        {
+            let sweep = |time: Duration| 1e3 * time.as_secs_f64() / self.sweeps.max(1) as f64;
+            let (sync, off) = (sweep(synchronous), sweep(without));
+            line(
+                "sync sweep",
+                format!("{sync:.3} ms, without exchange {off:.3} ms"),
+            )?;
+            let share = match self.hidden() {
+                Some(share) => format!("{:.1} % of communication", 100.0 * share),
+                None => "there is no communication".into(),
+            };
+            line("hidden", share)?;
         }
         line("residual norm", format!("{:.12e}", self.residual()))?;
         line(

@@ -1,29 +1,36 @@
-//! The sweeps as a graph of tasks: each has a block with its ghosts, and is called when the
-//! faces of all its neighbors have come.
+//! The sweeps as a graph of tasks: each has a block, and is called when all its neighbors have
+//! swept theirs as often.
 //!
 //! ```text
-//! init:     put six faces
-//! execute:  ghosts <- six faces; sweep; put six faces       (the last time: nothing)
+//! init:     put on six sides
+//! execute:  sweep; put on six sides       (the last time: nothing)
+//! put:      a face to another rank; to a block of this rank an empty message: it may read now
 //! ```
 //!
 //! A rank has several blocks, so that it sweeps one while faces of another are on their way.
-//! Faces between blocks of one rank change their owner and are not copied; their memory comes
-//! back with the neighbor's next face. Blocks that border on another rank go first.
+//! The blocks of a rank lie in memory that its tasks share, and a task reads the points behind
+//! its sides where its neighbors have them, or in the face that has come from another rank.
+//! Blocks that border on another rank go first.
 //!
-//! The graph runs twice: for the sweeps, which are timed, and once more for the ghosts that
-//! the last residual needs.
+//! The graph runs twice: for the sweeps, which are timed, and once more for the points behind
+//! the sides, which the last residual needs.
 //!
 //! # Invariants
-//! 1. Blocks outlive the runs; a task locks its own during a call, and nobody else does
-//!    before the run has ended.
+//! 1. A block has two arrays: sweep `k`, counted from 0, reads array `k % 2` of it and of its
+//!    neighbors, and writes the other one. A task puts the messages of sweep `k + 1` after sweep
+//!    `k`, when it no longer reads its neighbors, and has written what they are to read. So a
+//!    task that has the messages of a sweep finds no array in use by another one, and no lock is
+//!    waited for.
+//! 2. The mutex of a block is locked by its own task during a call only, and by others when no
+//!    run is under way.
 //!
 //! # Sources
 //! P. Cicotti, S. Baden, "Latency hiding and performance tuning with graph-based execution",
 //! DFM 2011, section 3.1: Jacobi in 3-D as a graph with several tasks for each core. Priorities
-//! and the memory of faces are ours.
+//! and shared arrays are ours.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use osier::task::{
     Context, Description, Graph, In, Next, Out, Placement, Report, RunSettings, Task, TaskError,
@@ -32,8 +39,9 @@ use osier::{Communicator, Op, Result};
 
 use super::decomposition::{Block, Decomposition};
 use super::kernel;
-use super::layers::{copy_face, fill_ghosts};
+use super::layers::{copy_face, face_points};
 use super::mode::Mode;
+use super::rows::{Behind, Old};
 use crate::progress::Progress;
 use crate::variant::{lock, zeros};
 
@@ -54,7 +62,7 @@ struct Shared {
     sweeps: usize,
     norm_every: usize,
     /// In row-major order.
-    blocks: Vec<Mutex<Body>>,
+    blocks: Vec<Body>,
     swept: AtomicUsize,
     progress: Mutex<Progress>,
 }
@@ -62,8 +70,17 @@ struct Shared {
 /// A block with its field.
 struct Body {
     block: Block,
-    old: Vec<f64>,
-    new: Vec<f64>,
+    /// Read and written in turn (invariant 1).
+    arrays: [RwLock<Vec<f64>>; 2],
+    state: Mutex<State>,
+}
+
+/// An array that is read.
+type Reading<'a> = RwLockReadGuard<'a, Vec<f64>>;
+
+/// How far a block has come.
+#[derive(Default)]
+struct State {
     /// Sweeps so far.
     done: usize,
     /// Squares of the residual, whenever its norm is wanted.
@@ -94,7 +111,7 @@ impl Tasks {
         let own = parts.of_rank(&plan.coords);
         let bodies: Option<Vec<_>> = own
             .iter()
-            .map(|at| Body::new(&parts.block(at), plan.mode).map(Mutex::new))
+            .map(|at| Body::new(&parts.block(at), plan.mode))
             .collect();
         let mut failed = [0u32];
         comm.allreduce(&[u32::from(bodies.is_none())], &mut failed, Op::Sum)?;
@@ -143,16 +160,14 @@ impl Tasks {
         self.graph.run()?;
         let mut squares = Vec::new();
         let all: usize = self.parts.blocks().iter().product();
-        let norms = self
-            .shared
-            .blocks
-            .first()
-            .map_or(0, |b| lock(b).squares.len());
+        let blocks = &self.shared.blocks;
+        let norms = blocks.first();
+        let norms = norms.map_or(0, |body| lock(&body.state).squares.len());
         for norm in 0..norms {
             // One summand of each is not 0, so the sum over ranks does not round.
             let (mut own, mut each) = (vec![0.0; all], vec![0.0; all]);
-            for (number, body) in self.numbers.iter().zip(&self.shared.blocks) {
-                own[*number] = lock(body).squares[norm];
+            for (number, body) in self.numbers.iter().zip(blocks) {
+                own[*number] = lock(&body.state).squares[norm];
             }
             comm.allreduce(&own, &mut each, Op::Sum)?;
             squares.push(each.iter().sum());
@@ -162,9 +177,14 @@ impl Tasks {
 
     /// The field of this rank, block by block.
     pub fn into_fields(self) -> Vec<(Block, Vec<f64>)> {
-        let bodies = self.shared.blocks.iter().map(lock);
+        let bodies = self.shared.blocks.iter();
         bodies
-            .map(|mut body| (body.block, std::mem::take(&mut body.old)))
+            .map(|body| {
+                let array = &body.arrays[lock(&body.state).done % 2];
+                // No task is left.
+                let mut array = array.write().unwrap_or_else(PoisonError::into_inner);
+                (body.block, std::mem::take(&mut *array))
+            })
             .collect()
     }
 }
@@ -175,11 +195,38 @@ impl Body {
         kernel::start(&mut old, block, mode);
         Some(Body {
             block: *block,
-            old,
-            new,
-            done: 0,
-            squares: Vec::new(),
+            arrays: [old, new].map(RwLock::new),
+            state: Mutex::default(),
         })
+    }
+
+    /// The array that a sweep reads.
+    fn read(&self, sweep: usize) -> std::result::Result<Reading<'_>, TaskError> {
+        match self.arrays[sweep % 2].try_read() {
+            Ok(array) => Ok(array),
+            // Its task has failed, which the graph reports.
+            Err(TryLockError::Poisoned(e)) => Ok(e.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(self.in_use("written", sweep)),
+        }
+    }
+
+    /// The array that a sweep writes.
+    fn write(
+        &self,
+        sweep: usize,
+    ) -> std::result::Result<RwLockWriteGuard<'_, Vec<f64>>, TaskError> {
+        match self.arrays[(sweep + 1) % 2].try_write() {
+            Ok(array) => Ok(array),
+            Err(TryLockError::Poisoned(e)) => Ok(e.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(self.in_use("in use", sweep)),
+        }
+    }
+
+    /// The error of a graph whose edges do not say who may read and write.
+    #[cold]
+    fn in_use(&self, how: &str, sweep: usize) -> TaskError {
+        let [z, y, x] = self.block.first;
+        format!("sweep {sweep}: the block at {x}, {y}, {z} is {how}").into()
     }
 }
 
@@ -201,8 +248,8 @@ fn describe(shared: &Arc<Shared>) -> Description {
             neighbor(at, side, extents)
         });
     }
+    let rank = move |at: [usize; 3]| [0, 1, 2].map(|d| at[d] / parts.factor[d]);
     graph.priority(blocks, move |at: [usize; 3]| {
-        let rank = |at: [usize; 3]| [0, 1, 2].map(|d| at[d] / parts.factor[d]);
         let mut others = (0..6).filter_map(|side| neighbor(at, side, extents));
         i32::from(others.any(|other| rank(other) != rank(at)))
     });
@@ -212,8 +259,11 @@ fn describe(shared: &Arc<Shared>) -> Description {
         shared: shared.clone(),
         outs,
         ins,
-        has: [0, 1, 2, 3, 4, 5].map(|side| neighbor(at, side, extents).is_some()),
-        spare: Default::default(),
+        sides: [0, 1, 2, 3, 4, 5].map(|side| match neighbor(at, side, extents) {
+            None => Side::Boundary,
+            Some(other) if rank(other) == rank(at) => Side::Here(shared.index(other)),
+            Some(_) => Side::Rank(Vec::new()),
+        }),
     });
     graph
 }
@@ -246,63 +296,127 @@ impl Shared {
     }
 }
 
+/// What is behind a side of a block.
+enum Side {
+    /// The boundary of the grid: ghosts, which are 0.
+    Boundary,
+    /// A block of this rank, by its index.
+    Here(usize),
+    /// A block of another rank, and memory for the next face.
+    Rank(Vec<f64>),
+}
+
 /// A task.
 struct Sweeper {
     shared: Arc<Shared>,
     index: usize,
     outs: Outs,
     ins: Ins,
-    /// Whether there is a block behind each side.
-    has: [bool; 6],
-    /// Memory of faces, for the next.
-    spare: [Vec<f64>; 6],
+    sides: [Side; 6],
 }
 
 impl Sweeper {
-    fn put_faces(&mut self, cx: &Context<'_>, body: &Body) {
-        for side in (0..6).filter(|side| self.has[*side]) {
-            let mut face = std::mem::take(&mut self.spare[side]);
-            face.clear();
-            copy_face(&body.old, &body.block, side, &mut face);
-            cx.give(self.outs[side], face);
+    /// Gathers the faces for other ranks.
+    fn gather(&mut self, block: &Block, field: &[f64]) {
+        for (side, behind) in self.sides.iter_mut().enumerate() {
+            if let Side::Rank(face) = behind {
+                face.clear();
+                copy_face(field, block, side, face);
+            }
         }
+    }
+
+    /// Tells the neighbors that this block is swept.
+    fn put_sides(&mut self, cx: &Context<'_>) {
+        for (side, behind) in self.sides.iter_mut().enumerate() {
+            match behind {
+                Side::Boundary => {}
+                Side::Here(_) => cx.put(self.outs[side], &[]),
+                Side::Rank(face) => cx.give(self.outs[side], std::mem::take(face)),
+            }
+        }
+    }
+
+    /// Takes the faces of other ranks.
+    fn take_faces(
+        &mut self,
+        cx: &mut Context<'_>,
+        block: &Block,
+    ) -> std::result::Result<(), TaskError> {
+        for (side, behind) in self.sides.iter_mut().enumerate() {
+            if let Side::Rank(face) = behind {
+                *face = cx.take(self.ins[side]).ok_or("a face is missing")?;
+                let expected = face_points(block, side);
+                if face.len() != expected {
+                    let len = face.len();
+                    let text =
+                        format!("a face of {len} points for side {side}, expected {expected}");
+                    return Err(text.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One sweep, and the residual before it; false after the last one.
+    fn sweep(&mut self, state: &mut State) -> std::result::Result<bool, TaskError> {
+        let (shared, done) = (self.shared.clone(), state.done);
+        let body = &shared.blocks[self.index];
+        let ended = done == shared.sweeps;
+        let due = shared.norm_every != 0 && done.is_multiple_of(shared.norm_every);
+
+        let field = body.read(done)?;
+        let mut others: [Option<(Reading<'_>, &Block)>; 6] = Default::default();
+        for (behind, other) in self.sides.iter().zip(&mut others) {
+            if let Side::Here(index) = behind {
+                let neighbor = &shared.blocks[*index];
+                *other = Some((neighbor.read(done)?, &neighbor.block));
+            }
+        }
+        let behind = |side: usize| match (&self.sides[side], &others[side]) {
+            (_, Some((field, block))) => Behind::Neighbor(field, block),
+            (Side::Rank(face), None) => Behind::Face(face),
+            (_, None) => Behind::Ghosts,
+        };
+        let old = Old {
+            field: &field,
+            block: &body.block,
+            behind: [0, 1, 2, 3, 4, 5].map(behind),
+        };
+        if ended || due {
+            state.squares.push(kernel::residual_squares(&old));
+        }
+        if ended {
+            return Ok(false);
+        }
+        let mut new = body.write(done)?;
+        kernel::sweep(&old, &mut new, &kernel::interior(&body.block), || {});
+        state.done += 1;
+        self.gather(&body.block, &new);
+        shared.count_sweep();
+        Ok(state.done < shared.sweeps)
     }
 }
 
 impl Task for Sweeper {
     fn init(&mut self, cx: &mut Context<'_>) -> std::result::Result<Next, TaskError> {
         let shared = self.shared.clone();
-        self.put_faces(cx, &lock(&shared.blocks[self.index]));
+        let body = &shared.blocks[self.index];
+        let done = lock(&body.state).done;
+        self.gather(&body.block, &body.read(done)?);
+        self.put_sides(cx);
         Ok(Next::Wait)
     }
 
     fn execute(&mut self, cx: &mut Context<'_>) -> std::result::Result<Next, TaskError> {
         let shared = self.shared.clone();
-        let mut guard = lock(&shared.blocks[self.index]);
-        let body = &mut *guard;
-        for side in (0..6).filter(|side| self.has[*side]) {
-            let face = cx.take(self.ins[side]).ok_or("a face is missing")?;
-            fill_ghosts(&mut body.old, &body.block, side, &face)?;
-            self.spare[side] = face;
-        }
-        let ended = body.done == shared.sweeps;
-        let due = shared.norm_every != 0 && body.done.is_multiple_of(shared.norm_every);
-        if ended || due {
-            let squares = kernel::residual_squares(&body.old, &body.block);
-            body.squares.push(squares);
-        }
-        if ended {
+        let body = &shared.blocks[self.index];
+        self.take_faces(cx, &body.block)?;
+        let goes_on = self.sweep(&mut lock(&body.state))?;
+        if !goes_on {
             return Ok(Next::Done);
         }
-        let points = kernel::interior(&body.block);
-        kernel::sweep(&body.old, &mut body.new, &body.block, &points, || {});
-        std::mem::swap(&mut body.old, &mut body.new);
-        body.done += 1;
-        shared.count_sweep();
-        if body.done == shared.sweeps {
-            return Ok(Next::Done);
-        }
-        self.put_faces(cx, body);
+        self.put_sides(cx);
         Ok(Next::Wait)
     }
 }
