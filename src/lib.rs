@@ -279,6 +279,7 @@ pub mod task {
         rule::Rule,
         space::{Space, SpaceError},
         task::{Fire, Next, Task, TaskError},
+        victims::Distance,
         worker::Counts,
     };
 }

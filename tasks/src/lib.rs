@@ -19,6 +19,7 @@
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | `watch` | what is seen of each call of a task: times, timelines |
+//! | [`victims`], [`places`] | from whom workers steal; the processors on which they run |
 //! | [`instance`] | a run: what changes while it runs |
 //! | [`event`] | what tasks wait for besides messages |
 //! | `writing`, [`delivery`], `running` | messages on their way to tasks; firings |
@@ -60,6 +61,7 @@ pub mod orphan;
 mod over_lane;
 pub mod picture;
 pub mod placement;
+pub mod places;
 mod ready;
 pub mod report;
 mod residual;
@@ -73,6 +75,7 @@ mod svg;
 mod sync;
 pub mod task;
 mod traffic;
+pub mod victims;
 mod watch;
 pub mod word;
 pub mod worker;

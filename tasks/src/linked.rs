@@ -15,6 +15,7 @@ use crate::graph::Graph;
 use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::Instance;
 use crate::over_lane::{FIRED, Membership, OverLane, POLLS, Sink};
+use crate::places::{Places, Processors};
 use crate::report::{Report, RunSettings};
 use crate::traffic::EdgeTraffic;
 use crate::watch::{RunTimeline, Times, Watch};
@@ -111,7 +112,11 @@ enum Progress {
 /// Of each run: what it did, or why a task of this rank failed, or needed one that did: the
 /// first that did here.
 #[track_caller]
-pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Arc<Failure>>> {
+pub fn run(
+    opened: Vec<Opened>,
+    settings: &RunSettings,
+    processors: &'static dyn Processors,
+) -> Vec<Result<Report, Arc<Failure>>> {
     let (since, site) = (Instant::now(), Location::caller());
     let Some(core) = opened.first().map(|opened| opened.core.clone()) else {
         return Vec::new();
@@ -121,6 +126,8 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
         true => Progress::Thread(core.with_progress_thread()),
         false => Progress::Workers(core.tend()),
     };
+    // One of two has one victim.
+    let places = (threads > 2).then(|| Places::new(threads, processors));
     let of_graphs = GraphRuns::begin(&core);
     // Its address names the crew as long as it is there.
     let name = Box::new(0u8);
@@ -132,7 +139,7 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
             crew,
             at: at as u32,
         };
-        let (running, of_run) = begin(opened, settings, member);
+        let (running, of_run) = begin(opened, settings, member, places.clone());
         for (thread, worker) in workers.iter_mut().zip(of_run) {
             thread.push(worker);
         }
@@ -173,7 +180,12 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
         .collect()
 }
 
-fn begin(mut opened: Opened, settings: &RunSettings, member: Membership) -> (Running, Vec<Worker>) {
+fn begin(
+    mut opened: Opened,
+    settings: &RunSettings,
+    member: Membership,
+    places: Option<Arc<Places>>,
+) -> (Running, Vec<Worker>) {
     opened.taken = true;
     let threads = settings.workers.max(1);
     let shape = opened.graph.shape().clone();
@@ -201,6 +213,7 @@ fn begin(mut opened: Opened, settings: &RunSettings, member: Membership) -> (Run
         .times
         .then(|| Times::new(shape.tasks.len(), threads));
     instance.watch = Watch::new(times, timeline).map(Box::new);
+    instance.places = places;
     let instance = Arc::new(instance);
     let sink = Sink::new(instance.clone(), member, traffic.clone());
     let begin = |lane: &mut Lane| lane.begin_edges(opened.run, Box::new(sink));
@@ -325,6 +338,15 @@ impl Thread<'_> {
         }
     }
 
+    /// Looks on which processor it runs.
+    fn look_where(&self) {
+        if let (Some(run), Some(worker)) = (self.runs.first(), self.workers.first())
+            && let Some(places) = &run.instance.places
+        {
+            places.look(worker.number());
+        }
+    }
+
     fn has_task(&self) -> bool {
         let mut all = self.runs.iter().zip(&self.workers);
         all.any(|(run, worker)| worker.has_task(&run.instance, &run.crew))
@@ -401,6 +423,7 @@ impl Thread<'_> {
         let trace = core.trace.as_ref();
         let _track = trace.and_then(|trace| trace.track(format!("worker {number}")));
         let began = Instant::now();
+        self.look_where();
         let spins = core.spin_polls();
         let mut idle = Idle::default();
         loop {
@@ -421,7 +444,10 @@ impl Thread<'_> {
                     polls += 1;
                     match polls {
                         1 => arrived = self.arrived(),
-                        UNTIMED_POLLS => timed_since = Some(Instant::now()),
+                        UNTIMED_POLLS => {
+                            self.look_where();
+                            timed_since = Some(Instant::now());
+                        }
                         _ => {}
                     }
                 }
@@ -455,6 +481,7 @@ impl Thread<'_> {
                 None
             });
             self.seek(1u32.wrapping_neg());
+            self.look_where();
             idle.add(Wait {
                 polls,
                 ns: since.elapsed().as_nanos() as u64,

@@ -7,6 +7,7 @@
 //! communication that is hidden, by which runs of several variants of a program are compared
 //! ([`hidden`]); the formula is inferred from the printed values.
 
+use crate::victims::Distance;
 use crate::worker::Counts;
 use std::fmt;
 use std::time::Duration;
@@ -152,6 +153,17 @@ impl fmt::Display for Report {
                 None => writeln!(f)?,
             }
         }
+        let stolen_within = |distance: Distance| -> u64 {
+            let counts = self.workers.iter().map(|worker| worker.stolen_within);
+            counts.map(|counts| counts[distance as usize]).sum()
+        };
+        let stolen = Distance::ALL.map(|distance| (distance.name(), stolen_within(distance)));
+        if stolen.iter().any(|(_, tasks)| *tasks > 0) {
+            writeln!(f, "{:>13} {:>13}", "stolen within", "tasks")?;
+        }
+        for (name, tasks) in stolen.into_iter().filter(|(_, tasks)| *tasks > 0) {
+            writeln!(f, "{name:>13} {tasks:>13}")?;
+        }
         let is_used = |peer: &&(usize, &PeerCounts)| *peer.1 != PeerCounts::default();
         let peers: Vec<_> = self.peers.iter().enumerate().collect();
         let peers: Vec<_> = peers.iter().filter(is_used).copied().collect();
@@ -235,6 +247,7 @@ mod tests {
                 Counts {
                     firings: 64_000,
                     stolen: 3,
+                    stolen_within: [0; 6],
                     ended: 40,
                     took_ns: 12_300_000,
                     idle_ns: 300_000,
@@ -281,6 +294,20 @@ worker       firings     ended    stolen      busy      idle  awaiting
             "{text}"
         );
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    }
+
+    #[test]
+    fn steals_are_summed_up_by_distance() {
+        let mut report = report(None);
+        report.workers[0].stolen_within = [0, 7, 0, 0, 0, u64::from(u32::MAX)];
+        report.workers[1].stolen_within[1] = 5;
+        let text = report.to_string();
+        let expected = "
+stolen within         tasks
+     L2 cache            12
+      machine    4294967295
+  peer ";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

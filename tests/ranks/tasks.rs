@@ -635,7 +635,7 @@ fn reports_count_what_workers_did_and_what_went_between_ranks() {
         let results = results();
         let description = ring(elements, steps, Placement::Block, &results);
         let graph = Graph::build(&comm, description).expect("a graph");
-        for workers in [1, 2] {
+        for workers in [1, 2, 3] {
             for times in [false, true] {
                 let settings = RunSettings {
                     workers,
@@ -663,6 +663,8 @@ fn reports_count_what_workers_did_and_what_went_between_ranks() {
                 for worker in &report.workers {
                     assert!(worker.awaiting_ns <= worker.idle_ns);
                     assert_eq!(worker.in_tasks_ns.is_some(), times);
+                    let known: u64 = worker.stolen_within.iter().sum();
+                    assert!(known <= worker.stolen && (known == 0 || workers > 2));
                 }
                 let in_tasks = sum(|w| w.in_tasks_ns.unwrap_or(0));
                 match &report.times_ns {
