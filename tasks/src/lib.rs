@@ -28,6 +28,7 @@
 //! | `residual` | what tasks wait for, in words |
 //! | [`worker`] | what a thread does that runs tasks |
 //! | `idle`, [`report`] | idle time of a worker; what a run did |
+//! | `progress` | who handles messages while tasks run |
 //! | [`child`] | graphs that tasks begin |
 //! | `layered`, `svg`, [`picture`] | layout of directed graphs, drawings, pictures of graphs |
 //! | [`graph`] | building a graph on all ranks |
@@ -62,6 +63,7 @@ mod over_lane;
 pub mod picture;
 pub mod placement;
 pub mod places;
+mod progress;
 mod ready;
 pub mod report;
 mod residual;

@@ -16,6 +16,7 @@ use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::Instance;
 use crate::over_lane::{FIRED, Membership, OverLane, POLLS, Sink};
 use crate::places::{Places, Processors};
+use crate::progress::{Progress, Timesheet, Totals};
 use crate::report::{Report, RunSettings};
 use crate::traffic::EdgeTraffic;
 use crate::watch::{RunTimeline, Times, Watch};
@@ -23,7 +24,7 @@ use crate::worker::{Counts, Crew, Step, Worker};
 use osier_engine::diagnose::page::Operation;
 use osier_engine::diagnose::waits::{Asked, hear, listens};
 use osier_engine::progress::cell::LaneCell;
-use osier_engine::progress::core::{Core, Tended, WithThread};
+use osier_engine::progress::core::Core;
 use osier_engine::progress::edges::EdgeRun;
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::no_wait::{GraphRuns, Named};
@@ -95,15 +96,13 @@ struct Thread<'a> {
     /// Polls since it polled all lanes, and when it last ran tasks before that.
     rounds: u32,
     polled: Instant,
-    /// When it last ran tasks, and whether that was in its last turn.
+    /// When it last ran tasks, or ended a wait, and whether it ran tasks in its last turn.
     ran: Instant,
     was_busy: bool,
-}
-
-/// Who polls while tasks run, until it is dropped.
-enum Progress {
-    Workers(#[expect(dead_code, reason = "dropped with it")] Tended),
-    Thread(#[expect(dead_code, reason = "dropped with it")] WithThread),
+    /// Polls in a row that found nothing, unless it has waited otherwise since.
+    polls: u32,
+    idle: Idle,
+    timesheet: Timesheet<'a>,
 }
 
 /// Runs what was opened on this rank, all of it at once, by a number of threads, of which this
@@ -118,14 +117,17 @@ pub fn run(
     processors: &'static dyn Processors,
 ) -> Vec<Result<Report, Arc<Failure>>> {
     let (since, site) = (Instant::now(), Location::caller());
-    let Some(core) = opened.first().map(|opened| opened.core.clone()) else {
+    let Some(first) = opened.first() else {
         return Vec::new();
     };
+    let core = first.core.clone();
     let threads = settings.workers.max(1);
-    let tended = match settings.progress_thread {
-        true => Progress::Thread(core.with_progress_thread()),
-        false => Progress::Workers(core.tend()),
-    };
+    let progress = Progress::begin(
+        &core,
+        threads,
+        settings.progress_thread,
+        first.graph.choice(),
+    );
     // One of two has one victim.
     let places = (threads > 2).then(|| Places::new(threads, processors));
     let of_graphs = GraphRuns::begin(&core);
@@ -157,6 +159,9 @@ pub fn run(
             polled: since,
             ran: since,
             was_busy: false,
+            polls: 0,
+            idle: Idle::default(),
+            timesheet: Timesheet::new(&progress, since),
         })
         .collect();
     std::thread::scope(|scope| {
@@ -173,11 +178,17 @@ pub fn run(
             .collect()
     };
     let counts: Vec<_> = (0..runs.len()).map(counts).collect();
-    drop((crew, tended, of_graphs));
-    runs.into_iter()
-        .zip(counts)
-        .map(|(running, workers)| end(running, workers, since))
-        .collect()
+    drop(crew);
+    let with_thread = progress.with_thread();
+    drop((progress, of_graphs));
+    let ended = |(running, workers)| {
+        let report = end(running, workers, since);
+        report.map(|report| Report {
+            progress_thread: with_thread,
+            ..report
+        })
+    };
+    runs.into_iter().zip(counts).map(ended).collect()
 }
 
 fn begin(
@@ -258,6 +269,7 @@ fn end(running: Running, workers: Vec<Counts>, since: Instant) -> Result<Report,
         rank: instance.shape.rank,
         tasks: instance.shape.tasks.len(),
         took: since.elapsed(),
+        progress_thread: false,
         workers: workers.collect(),
         peers: running.traffic.peers(),
         times_ns: times.map(Times::of_tasks_ns),
@@ -328,14 +340,37 @@ impl Thread<'_> {
     /// Tasks have run: how many the next turn runs, and whether all lanes are polled in this one.
     fn measure(&mut self, ran: u32) {
         let now = Instant::now();
+        let took_ns = (now - self.ran).as_nanos() as u64;
         if self.was_busy {
-            let each_ns = (now - self.ran).as_nanos() as u64 / u64::from(ran);
+            let each_ns = took_ns / u64::from(ran);
             self.steps = (STEPS_NS / each_ns.max(1)).clamp(1, MOST_STEPS.into()) as u32;
         }
         (self.was_busy, self.ran) = (true, now);
         if (now - self.polled).as_nanos() as u64 >= ROUNDS_NS {
             self.rounds = ROUNDS;
+            if self.timesheet.is_used() {
+                self.note(now, ran, took_ns);
+            }
         }
+    }
+
+    /// Tasks have run, in this time less that of the polls before them, which found nothing.
+    #[cold]
+    fn note(&mut self, now: Instant, ran: u32, within_ns: u64) {
+        let ns = within_ns.saturating_sub(self.idle.polls_ns(self.polls.into()));
+        if self.timesheet.ran(now, ran, ns) {
+            self.tell(now);
+        }
+    }
+
+    fn tell(&mut self, now: Instant) {
+        let (idle_ns, awaiting_ns) = self.idle.total_ns();
+        let seen = Totals {
+            idle_ns,
+            awaiting_ns,
+            long_messages: self.runs.iter().map(|run| run.traffic.long()).sum(),
+        };
+        self.timesheet.tell(now, seen);
     }
 
     /// Looks on which processor it runs.
@@ -425,24 +460,23 @@ impl Thread<'_> {
         let began = Instant::now();
         self.look_where();
         let spins = core.spin_polls();
-        let mut idle = Idle::default();
         loop {
-            let (mut polls, mut arrived) = (0, 0);
+            let mut arrived = 0;
             let mut timed_since = None;
-            while polls < spins {
+            while self.polls < spins {
                 if self.turn(core) {
-                    if polls > 0 {
+                    if self.polls > 0 {
                         let has_message = self.arrived() > arrived;
-                        idle.add(Wait {
-                            polls,
+                        self.idle.add(Wait {
+                            polls: self.polls,
                             ns: 0,
                             has_message,
                         });
-                        polls = 0;
+                        self.polls = 0;
                     }
                 } else {
-                    polls += 1;
-                    match polls {
+                    self.polls += 1;
+                    match self.polls {
                         1 => arrived = self.arrived(),
                         UNTIMED_POLLS => {
                             self.look_where();
@@ -457,9 +491,10 @@ impl Thread<'_> {
             }
             // Yields and sleeps, with all lanes in view, until there is something to do.
             let since = Instant::now();
+            let polls = std::mem::take(&mut self.polls);
             if let Some(timed_since) = timed_since.filter(|_| polls > UNTIMED_POLLS) {
                 let took = since.duration_since(timed_since).as_nanos() as u64;
-                idle.measured(polls - UNTIMED_POLLS, took);
+                self.idle.measured(polls - UNTIMED_POLLS, took);
             }
             self.seek(1);
             // Tasks run outside of it, so that their time is not idle, and reports take this
@@ -481,31 +516,37 @@ impl Thread<'_> {
                 None
             });
             self.seek(1u32.wrapping_neg());
+            self.ran = Instant::now();
             self.look_where();
-            idle.add(Wait {
+            self.idle.add(Wait {
                 polls,
-                ns: since.elapsed().as_nanos() as u64,
+                ns: (self.ran - since).as_nanos() as u64,
                 has_message: polls > 0 && self.arrived() > arrived,
             });
             if ended {
-                return self.leave(core, began, idle);
+                return self.leave(core, began);
             }
         }
     }
 
     /// All tasks have ended.
-    fn leave(&mut self, core: &Core, began: Instant, mut idle: Idle) {
-        let took_ns = began.elapsed().as_nanos() as u64;
-        if idle.lacks_measure() {
-            let since = Instant::now();
+    fn leave(&mut self, core: &Core, began: Instant) {
+        let now = Instant::now();
+        let took_ns = (now - began).as_nanos() as u64;
+        if self.idle.lacks_measure() {
             (0..UNTIMED_POLLS).for_each(|_| {
                 self.turn(core);
             });
-            idle.measured(UNTIMED_POLLS, since.elapsed().as_nanos() as u64);
+            self.idle
+                .measured(UNTIMED_POLLS, now.elapsed().as_nanos() as u64);
         }
+        if self.timesheet.is_used() {
+            self.tell(now);
+        }
+        let idle = self.idle.total_ns();
         for worker in &mut self.workers {
             worker.counts.took_ns = took_ns;
-            (worker.counts.idle_ns, worker.counts.awaiting_ns) = idle.total_ns();
+            (worker.counts.idle_ns, worker.counts.awaiting_ns) = idle;
         }
         // Other workers may sleep.
         core.wake_waiting();
