@@ -275,10 +275,11 @@ pub mod task {
         event::Signal,
         layout,
         placement::Placement,
-        report::{PeerCounts, Report, RunSettings, Volume, hidden},
+        report::{PeerCounts, ProgressThread, Report, RunSettings, Volume, hidden},
         rule::Rule,
         space::{Space, SpaceError},
         task::{Fire, Next, Task, TaskError},
+        victims::Distance,
         worker::Counts,
     };
 }

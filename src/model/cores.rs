@@ -1,6 +1,6 @@
 //! Places threads on cores: measuring threads on cores of their own (left to
 //! itself, a busy system keeps two threads that communicate on one),
-//! and ranks that are threads where the launcher wants them.
+//! and ranks that are threads where the launcher wants them; says where a thread is.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -20,6 +20,13 @@ pub(crate) fn bind(n: usize) {
     if let Some(cpu) = allowed.clone().nth(n) {
         confine(&[cpu]);
     }
+}
+
+/// The processor on which the calling thread runs at the moment.
+pub(crate) fn here() -> Option<u32> {
+    // SAFETY: it takes nothing, and touches no memory of the program.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u32::try_from(cpu).ok()
 }
 
 /// Confines the calling thread to these processors. Without permission it

@@ -71,6 +71,17 @@ impl Hardware {
         Self::from_files(cpus, &|path| fs::read_to_string(path).ok())
     }
 
+    /// Adds levels of processors of this machine that are not known yet.
+    pub(crate) fn learn(&mut self, cpus: &[usize]) {
+        for &cpu in cpus {
+            if self.place(Level::Pu, &[cpu]).is_some() {
+                continue;
+            }
+            let learned = Self::of(&[cpu]);
+            self.add(cpu, |level| learned.place(level, &[cpu]));
+        }
+    }
+
     /// From files, laid out as `/sys`: `read` gives a file's text, if there is one.
     pub fn from_files(cpus: &[usize], read: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut hardware = Self::default();

@@ -2,6 +2,7 @@
 //! this one.
 
 mod collective;
+mod processors;
 
 pub use collective::{Node, NodePorts};
 
@@ -13,6 +14,7 @@ use osier_tasks::failure::Failure;
 use osier_tasks::graph::{self, Ranks};
 use osier_tasks::linked;
 use osier_tasks::report::{Report, RunSettings};
+use processors::ThisMachine;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -247,7 +249,7 @@ impl Run<'_> {
     pub fn run_with(self, settings: &RunSettings) -> Result<Report> {
         let comm = &self.graph.comm;
         comm.reported(comm.may_wait("run"))?;
-        let mut ended = linked::run(vec![self.opened], settings);
+        let mut ended = linked::run(vec![self.opened], settings, &ThisMachine);
         comm.reported(ended.pop().map_or_else(
             || Err(Error::new(ErrorKind::Task, "a run that did not begin")),
             |ended| ended.map_err(failed),
@@ -281,7 +283,7 @@ pub fn run_together(runs: Vec<Run<'_>>, settings: &RunSettings) -> Vec<Result<Re
     // Their places are free once they have ended.
     let split = runs.into_iter().map(|run| (run.opened, run._place));
     let (opened, _places): (Vec<_>, Vec<_>) = split.unzip();
-    let ended = linked::run(opened, settings);
+    let ended = linked::run(opened, settings, &ThisMachine);
     ended.into_iter().map(|e| e.map_err(failed)).collect()
 }
 

@@ -131,6 +131,7 @@ impl Children {
         let (workers, run) = (parent.workers.len(), parent.run);
         let mut instance = graph.0.instance(run, workers, Some(Box::new(inside)));
         instance.argument = Some(argument);
+        instance.places = parent.places.clone();
         let (crew, workers) = Crew::new(&instance);
         let child = Arc::new(ChildRun {
             instance,

@@ -7,11 +7,12 @@ use crate::instance::Instance;
 use crate::picture::{
     FamilyBox, MOST_EDGES, MOST_TASKS, Picture, Relation, TaskBox, TaskEdge, Unrolled,
 };
+use crate::progress::ThreadChoice;
 use crate::report::Report;
 use crate::shape::{FamilyShape, Shape};
 use osier_engine::trace::family::Family;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What building needs of the ranks.
 pub trait Ranks {
@@ -41,13 +42,14 @@ impl Ranks for OneRank {
     }
 }
 
-/// A graph on one rank: immutable.
+/// A graph on one rank: immutable, but for what its runs measure.
 #[derive(Clone)]
 pub struct Graph {
     description: Arc<Description>,
     shape: Arc<Shape>,
     /// For timelines.
     names: Arc<[Family]>,
+    choice: Arc<Mutex<ThreadChoice>>,
 }
 
 impl Graph {
@@ -74,6 +76,7 @@ impl Graph {
             names: shape.families.iter().map(name).collect(),
             description: Arc::new(description),
             shape: Arc::new(shape),
+            choice: Arc::default(),
         })
     }
 
@@ -90,6 +93,11 @@ impl Graph {
     /// Its families, as timelines name them.
     pub(crate) fn names(&self) -> &Arc<[Family]> {
         &self.names
+    }
+
+    /// Whether it is run with a progress thread.
+    pub(crate) fn choice(&self) -> &Arc<Mutex<ThreadChoice>> {
+        &self.choice
     }
 
     /// A run, before it begins.

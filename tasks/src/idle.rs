@@ -59,9 +59,14 @@ impl Idle {
 
     /// Idle time, and that of waits in which a message of another rank came, in ns.
     pub fn total_ns(&self) -> (u64, u64) {
-        let per_poll = self.timed_ns as f64 / self.timed_polls.max(1) as f64;
-        let of = |sum: Sum| sum.ns + (sum.polls as f64 * per_poll) as u64;
+        let of = |sum: Sum| sum.ns + self.polls_ns(sum.polls);
         (of(self.all), of(self.awaiting))
+    }
+
+    /// Time of polls that found nothing, as far as is known.
+    pub fn polls_ns(&self, polls: u64) -> u64 {
+        let per_poll = self.timed_ns as f64 / self.timed_polls.max(1) as f64;
+        (polls as f64 * per_poll) as u64
     }
 }
 

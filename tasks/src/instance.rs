@@ -27,6 +27,7 @@ use crate::inbox::{Inbox, Link};
 use crate::line::Line;
 use crate::memory::Memory;
 use crate::orphan::Asks;
+use crate::places::Places;
 use crate::residual::ToldRule;
 use crate::rule::Rule;
 use crate::shape::{Shape, TaskShape};
@@ -279,6 +280,8 @@ pub struct Instance {
     pub(crate) argument: Option<Argument>,
     /// What is seen of calls, if it was asked for.
     pub(crate) watch: Option<Box<Watch>>,
+    /// Where its workers run, if anybody looks.
+    pub(crate) places: Option<Arc<Places>>,
     /// One thread runs the tasks and delivers the messages.
     pub(crate) alone: bool,
 }
@@ -426,6 +429,7 @@ impl Instance {
             run,
             argument: None,
             watch: None,
+            places: None,
             outside,
             shape: shape.clone(),
             graph: graph.clone(),

@@ -19,6 +19,7 @@
 //! | [`firable`] | whether each task can be fired at all |
 //! | [`task`], [`context`] | what users write, and what it sees |
 //! | `watch` | what is seen of each call of a task: times, timelines |
+//! | [`victims`], [`places`] | from whom workers steal; the processors on which they run |
 //! | [`instance`] | a run: what changes while it runs |
 //! | [`event`] | what tasks wait for besides messages |
 //! | `writing`, [`delivery`], `running` | messages on their way to tasks; firings |
@@ -27,6 +28,7 @@
 //! | `residual` | what tasks wait for, in words |
 //! | [`worker`] | what a thread does that runs tasks |
 //! | `idle`, [`report`] | idle time of a worker; what a run did |
+//! | `progress` | who handles messages while tasks run |
 //! | [`child`] | graphs that tasks begin |
 //! | `layered`, `svg`, [`picture`] | layout of directed graphs, drawings, pictures of graphs |
 //! | [`graph`] | building a graph on all ranks |
@@ -60,6 +62,8 @@ pub mod orphan;
 mod over_lane;
 pub mod picture;
 pub mod placement;
+pub mod places;
+mod progress;
 mod ready;
 pub mod report;
 mod residual;
@@ -73,6 +77,7 @@ mod svg;
 mod sync;
 pub mod task;
 mod traffic;
+pub mod victims;
 mod watch;
 pub mod word;
 pub mod worker;

@@ -15,6 +15,8 @@ use crate::graph::Graph;
 use crate::idle::{Idle, UNTIMED_POLLS, Wait};
 use crate::instance::Instance;
 use crate::over_lane::{FIRED, Membership, OverLane, POLLS, Sink};
+use crate::places::{Places, Processors};
+use crate::progress::{Progress, Timesheet, Totals};
 use crate::report::{Report, RunSettings};
 use crate::traffic::EdgeTraffic;
 use crate::watch::{RunTimeline, Times, Watch};
@@ -22,7 +24,7 @@ use crate::worker::{Counts, Crew, Step, Worker};
 use osier_engine::diagnose::page::Operation;
 use osier_engine::diagnose::waits::{Asked, hear, listens};
 use osier_engine::progress::cell::LaneCell;
-use osier_engine::progress::core::{Core, Tended, WithThread};
+use osier_engine::progress::core::Core;
 use osier_engine::progress::edges::EdgeRun;
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::no_wait::{GraphRuns, Named};
@@ -94,15 +96,13 @@ struct Thread<'a> {
     /// Polls since it polled all lanes, and when it last ran tasks before that.
     rounds: u32,
     polled: Instant,
-    /// When it last ran tasks, and whether that was in its last turn.
+    /// When it last ran tasks, or ended a wait, and whether it ran tasks in its last turn.
     ran: Instant,
     was_busy: bool,
-}
-
-/// Who polls while tasks run, until it is dropped.
-enum Progress {
-    Workers(#[expect(dead_code, reason = "dropped with it")] Tended),
-    Thread(#[expect(dead_code, reason = "dropped with it")] WithThread),
+    /// Polls in a row that found nothing, unless it has waited otherwise since.
+    polls: u32,
+    idle: Idle,
+    timesheet: Timesheet<'a>,
 }
 
 /// Runs what was opened on this rank, all of it at once, by a number of threads, of which this
@@ -111,16 +111,25 @@ enum Progress {
 /// Of each run: what it did, or why a task of this rank failed, or needed one that did: the
 /// first that did here.
 #[track_caller]
-pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Arc<Failure>>> {
+pub fn run(
+    opened: Vec<Opened>,
+    settings: &RunSettings,
+    processors: &'static dyn Processors,
+) -> Vec<Result<Report, Arc<Failure>>> {
     let (since, site) = (Instant::now(), Location::caller());
-    let Some(core) = opened.first().map(|opened| opened.core.clone()) else {
+    let Some(first) = opened.first() else {
         return Vec::new();
     };
+    let core = first.core.clone();
     let threads = settings.workers.max(1);
-    let tended = match settings.progress_thread {
-        true => Progress::Thread(core.with_progress_thread()),
-        false => Progress::Workers(core.tend()),
-    };
+    let progress = Progress::begin(
+        &core,
+        threads,
+        settings.progress_thread,
+        first.graph.choice(),
+    );
+    // One of two has one victim.
+    let places = (threads > 2).then(|| Places::new(threads, processors));
     let of_graphs = GraphRuns::begin(&core);
     // Its address names the crew as long as it is there.
     let name = Box::new(0u8);
@@ -132,7 +141,7 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
             crew,
             at: at as u32,
         };
-        let (running, of_run) = begin(opened, settings, member);
+        let (running, of_run) = begin(opened, settings, member, places.clone());
         for (thread, worker) in workers.iter_mut().zip(of_run) {
             thread.push(worker);
         }
@@ -150,6 +159,9 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
             polled: since,
             ran: since,
             was_busy: false,
+            polls: 0,
+            idle: Idle::default(),
+            timesheet: Timesheet::new(&progress, since),
         })
         .collect();
     std::thread::scope(|scope| {
@@ -166,14 +178,25 @@ pub fn run(opened: Vec<Opened>, settings: &RunSettings) -> Vec<Result<Report, Ar
             .collect()
     };
     let counts: Vec<_> = (0..runs.len()).map(counts).collect();
-    drop((crew, tended, of_graphs));
-    runs.into_iter()
-        .zip(counts)
-        .map(|(running, workers)| end(running, workers, since))
-        .collect()
+    drop(crew);
+    let with_thread = progress.with_thread();
+    drop((progress, of_graphs));
+    let ended = |(running, workers)| {
+        let report = end(running, workers, since);
+        report.map(|report| Report {
+            progress_thread: with_thread,
+            ..report
+        })
+    };
+    runs.into_iter().zip(counts).map(ended).collect()
 }
 
-fn begin(mut opened: Opened, settings: &RunSettings, member: Membership) -> (Running, Vec<Worker>) {
+fn begin(
+    mut opened: Opened,
+    settings: &RunSettings,
+    member: Membership,
+    places: Option<Arc<Places>>,
+) -> (Running, Vec<Worker>) {
     opened.taken = true;
     let threads = settings.workers.max(1);
     let shape = opened.graph.shape().clone();
@@ -201,6 +224,7 @@ fn begin(mut opened: Opened, settings: &RunSettings, member: Membership) -> (Run
         .times
         .then(|| Times::new(shape.tasks.len(), threads));
     instance.watch = Watch::new(times, timeline).map(Box::new);
+    instance.places = places;
     let instance = Arc::new(instance);
     let sink = Sink::new(instance.clone(), member, traffic.clone());
     let begin = |lane: &mut Lane| lane.begin_edges(opened.run, Box::new(sink));
@@ -245,6 +269,7 @@ fn end(running: Running, workers: Vec<Counts>, since: Instant) -> Result<Report,
         rank: instance.shape.rank,
         tasks: instance.shape.tasks.len(),
         took: since.elapsed(),
+        progress_thread: false,
         workers: workers.collect(),
         peers: running.traffic.peers(),
         times_ns: times.map(Times::of_tasks_ns),
@@ -315,13 +340,45 @@ impl Thread<'_> {
     /// Tasks have run: how many the next turn runs, and whether all lanes are polled in this one.
     fn measure(&mut self, ran: u32) {
         let now = Instant::now();
+        let took_ns = (now - self.ran).as_nanos() as u64;
         if self.was_busy {
-            let each_ns = (now - self.ran).as_nanos() as u64 / u64::from(ran);
+            let each_ns = took_ns / u64::from(ran);
             self.steps = (STEPS_NS / each_ns.max(1)).clamp(1, MOST_STEPS.into()) as u32;
         }
         (self.was_busy, self.ran) = (true, now);
         if (now - self.polled).as_nanos() as u64 >= ROUNDS_NS {
             self.rounds = ROUNDS;
+            if self.timesheet.is_used() {
+                self.note(now, ran, took_ns);
+            }
+        }
+    }
+
+    /// Tasks have run, in this time less that of the polls before them, which found nothing.
+    #[cold]
+    fn note(&mut self, now: Instant, ran: u32, within_ns: u64) {
+        let ns = within_ns.saturating_sub(self.idle.polls_ns(self.polls.into()));
+        if self.timesheet.ran(now, ran, ns) {
+            self.tell(now);
+        }
+    }
+
+    fn tell(&mut self, now: Instant) {
+        let (idle_ns, awaiting_ns) = self.idle.total_ns();
+        let seen = Totals {
+            idle_ns,
+            awaiting_ns,
+            long_messages: self.runs.iter().map(|run| run.traffic.long()).sum(),
+        };
+        self.timesheet.tell(now, seen);
+    }
+
+    /// Looks on which processor it runs.
+    fn look_where(&self) {
+        if let (Some(run), Some(worker)) = (self.runs.first(), self.workers.first())
+            && let Some(places) = &run.instance.places
+        {
+            places.look(worker.number());
         }
     }
 
@@ -401,27 +458,30 @@ impl Thread<'_> {
         let trace = core.trace.as_ref();
         let _track = trace.and_then(|trace| trace.track(format!("worker {number}")));
         let began = Instant::now();
+        self.look_where();
         let spins = core.spin_polls();
-        let mut idle = Idle::default();
         loop {
-            let (mut polls, mut arrived) = (0, 0);
+            let mut arrived = 0;
             let mut timed_since = None;
-            while polls < spins {
+            while self.polls < spins {
                 if self.turn(core) {
-                    if polls > 0 {
+                    if self.polls > 0 {
                         let has_message = self.arrived() > arrived;
-                        idle.add(Wait {
-                            polls,
+                        self.idle.add(Wait {
+                            polls: self.polls,
                             ns: 0,
                             has_message,
                         });
-                        polls = 0;
+                        self.polls = 0;
                     }
                 } else {
-                    polls += 1;
-                    match polls {
+                    self.polls += 1;
+                    match self.polls {
                         1 => arrived = self.arrived(),
-                        UNTIMED_POLLS => timed_since = Some(Instant::now()),
+                        UNTIMED_POLLS => {
+                            self.look_where();
+                            timed_since = Some(Instant::now());
+                        }
                         _ => {}
                     }
                 }
@@ -431,9 +491,10 @@ impl Thread<'_> {
             }
             // Yields and sleeps, with all lanes in view, until there is something to do.
             let since = Instant::now();
+            let polls = std::mem::take(&mut self.polls);
             if let Some(timed_since) = timed_since.filter(|_| polls > UNTIMED_POLLS) {
                 let took = since.duration_since(timed_since).as_nanos() as u64;
-                idle.measured(polls - UNTIMED_POLLS, took);
+                self.idle.measured(polls - UNTIMED_POLLS, took);
             }
             self.seek(1);
             // Tasks run outside of it, so that their time is not idle, and reports take this
@@ -455,30 +516,37 @@ impl Thread<'_> {
                 None
             });
             self.seek(1u32.wrapping_neg());
-            idle.add(Wait {
+            self.ran = Instant::now();
+            self.look_where();
+            self.idle.add(Wait {
                 polls,
-                ns: since.elapsed().as_nanos() as u64,
+                ns: (self.ran - since).as_nanos() as u64,
                 has_message: polls > 0 && self.arrived() > arrived,
             });
             if ended {
-                return self.leave(core, began, idle);
+                return self.leave(core, began);
             }
         }
     }
 
     /// All tasks have ended.
-    fn leave(&mut self, core: &Core, began: Instant, mut idle: Idle) {
-        let took_ns = began.elapsed().as_nanos() as u64;
-        if idle.lacks_measure() {
-            let since = Instant::now();
+    fn leave(&mut self, core: &Core, began: Instant) {
+        let now = Instant::now();
+        let took_ns = (now - began).as_nanos() as u64;
+        if self.idle.lacks_measure() {
             (0..UNTIMED_POLLS).for_each(|_| {
                 self.turn(core);
             });
-            idle.measured(UNTIMED_POLLS, since.elapsed().as_nanos() as u64);
+            self.idle
+                .measured(UNTIMED_POLLS, now.elapsed().as_nanos() as u64);
         }
+        if self.timesheet.is_used() {
+            self.tell(now);
+        }
+        let idle = self.idle.total_ns();
         for worker in &mut self.workers {
             worker.counts.took_ns = took_ns;
-            (worker.counts.idle_ns, worker.counts.awaiting_ns) = idle.total_ns();
+            (worker.counts.idle_ns, worker.counts.awaiting_ns) = idle;
         }
         // Other workers may sleep.
         core.wake_waiting();

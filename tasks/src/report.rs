@@ -7,6 +7,7 @@
 //! communication that is hidden, by which runs of several variants of a program are compared
 //! ([`hidden`]); the formula is inferred from the printed values.
 
+use crate::victims::Distance;
 use crate::worker::Counts;
 use std::fmt;
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub struct Report {
     pub tasks: usize,
     /// From the call until all tasks of this rank had ended and what they sent had left.
     pub took: Duration,
+    /// Whether a thread handled messages beside the workers when the run ended.
+    pub progress_thread: bool,
     /// What each worker did.
     pub workers: Vec<Counts>,
     /// By rank: what went there along edges, and came from there. Nothing for this rank.
@@ -36,19 +39,35 @@ pub struct RunSettings {
     pub workers: usize,
     /// The time of each call of a task is measured, which costs two readings of the clock.
     pub times: bool,
-    /// A thread of its own looks after messages, too: for tasks that run long, between which
-    /// messages in several steps, or longer than what a transport takes at once, would wait. It
-    /// sleeps while there are none.
-    pub progress_thread: bool,
+    /// Whether a thread of its own handles messages beside the workers.
+    pub progress_thread: ProgressThread,
+}
+
+/// Whether a thread handles messages beside the workers of a run: long ones, which take several
+/// steps, would wait while all workers are in tasks that run long. The thread sleeps while there
+/// are no messages, and needs a processor while there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgressThread {
+    /// As measured: the run begins without, and gets a thread once most of its time goes to tasks
+    /// of 0.1 ms and more, messages of 8 KiB and more go between ranks, and the workers wait for
+    /// messages in an eighth of their time, or the job has a core for the thread of each rank.
+    /// Later runs of the graph begin with what the last one had. On a simulated network, and in
+    /// virtual ranks, as [`ProgressThread::Never`].
+    #[default]
+    Auto,
+    /// From begin to end.
+    Always,
+    /// Workers handle messages between tasks.
+    Never,
 }
 
 impl Default for RunSettings {
-    /// One worker, no times, messages looked after between tasks.
+    /// One worker, no times, a progress thread where measured times speak for it.
     fn default() -> Self {
         Self {
             workers: 1,
             times: false,
-            progress_thread: false,
+            progress_thread: ProgressThread::Auto,
         }
     }
 }
@@ -119,9 +138,13 @@ const MOST_PEERS: usize = 16;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let thread = match self.progress_thread {
+            true => ", with a progress thread",
+            false => "",
+        };
         writeln!(
             f,
-            "rank {}: {} tasks ended in {}",
+            "rank {}: {} tasks ended in {}{thread}",
             self.rank,
             self.tasks,
             Time(self.took.as_nanos() as u64)
@@ -151,6 +174,17 @@ impl fmt::Display for Report {
                 Some(ns) => writeln!(f, " {:>9}", Time(ns).to_string())?,
                 None => writeln!(f)?,
             }
+        }
+        let stolen_within = |distance: Distance| -> u64 {
+            let counts = self.workers.iter().map(|worker| worker.stolen_within);
+            counts.map(|counts| counts[distance as usize]).sum()
+        };
+        let stolen = Distance::ALL.map(|distance| (distance.name(), stolen_within(distance)));
+        if stolen.iter().any(|(_, tasks)| *tasks > 0) {
+            writeln!(f, "{:>13} {:>13}", "stolen within", "tasks")?;
+        }
+        for (name, tasks) in stolen.into_iter().filter(|(_, tasks)| *tasks > 0) {
+            writeln!(f, "{name:>13} {tasks:>13}")?;
         }
         let is_used = |peer: &&(usize, &PeerCounts)| *peer.1 != PeerCounts::default();
         let peers: Vec<_> = self.peers.iter().enumerate().collect();
@@ -231,10 +265,12 @@ mod tests {
             rank: 1,
             tasks: 64,
             took: Duration::from_micros(12_340),
+            progress_thread: times.is_some(),
             workers: vec![
                 Counts {
                     firings: 64_000,
                     stolen: 3,
+                    stolen_within: [0; 6],
                     ended: 40,
                     took_ns: 12_300_000,
                     idle_ns: 300_000,
@@ -281,6 +317,22 @@ worker       firings     ended    stolen      busy      idle  awaiting
             "{text}"
         );
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        let head = "rank 1: 64 tasks ended in 12.34 ms, with a progress thread\n";
+        assert!(text.starts_with(head), "{text}");
+    }
+
+    #[test]
+    fn steals_are_summed_up_by_distance() {
+        let mut report = report(None);
+        report.workers[0].stolen_within = [0, 7, 0, 0, 0, u64::from(u32::MAX)];
+        report.workers[1].stolen_within[1] = 5;
+        let text = report.to_string();
+        let expected = "
+stolen within         tasks
+     L2 cache            12
+      machine    4294967295
+  peer ";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

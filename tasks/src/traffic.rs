@@ -1,5 +1,6 @@
 //! What goes between a rank and others in a run. Counted under the lock of the graph's lane.
 
+use crate::progress::LONG_MESSAGE_BYTES;
 use crate::report::{PeerCounts, Volume};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,8 @@ pub(crate) struct EdgeTraffic {
     received: Box<[Meter]>,
     /// Messages received from all ranks.
     arrived: AtomicU64,
+    /// Long messages, sent and received.
+    long: AtomicU64,
 }
 
 #[derive(Default)]
@@ -46,6 +49,7 @@ impl EdgeTraffic {
             sent: meters(),
             received: meters(),
             arrived: AtomicU64::new(0),
+            long: AtomicU64::new(0),
         })
     }
 
@@ -53,6 +57,7 @@ impl EdgeTraffic {
     #[inline]
     pub fn send(&self, rank: u32, bytes: usize) {
         self.sent[rank as usize].add(bytes);
+        self.count_long(bytes);
     }
 
     /// A message has come, from a rank of the lane.
@@ -60,6 +65,19 @@ impl EdgeTraffic {
     pub fn receive(&self, rank: u32, bytes: usize) {
         self.received[rank as usize].add(bytes);
         add(&self.arrived, 1);
+        self.count_long(bytes);
+    }
+
+    #[inline]
+    fn count_long(&self, bytes: usize) {
+        if bytes >= LONG_MESSAGE_BYTES {
+            add(&self.long, 1);
+        }
+    }
+
+    /// Messages of [`LONG_MESSAGE_BYTES`] and more, in both directions.
+    pub fn long(&self) -> u64 {
+        self.long.load(Ordering::Relaxed)
     }
 
     /// Messages that have come.

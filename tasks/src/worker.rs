@@ -10,8 +10,10 @@
 
 use crate::child::{ChildRun, Children};
 use crate::instance::{Fired, Instance};
+use crate::places::Places;
 use crate::ready::{BANDS, LAST, Ready, Shared};
 use crate::running::Runs;
+use crate::victims::{Distance, Victims};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +32,9 @@ pub struct Counts {
     pub firings: u64,
     /// Tasks that it took from another worker's queue or inbox.
     pub stolen: u64,
+    /// Of those, by [`Distance`] of the other worker's processor from its own, in the order of
+    /// [`Distance::ALL`]. Nobody looks where there are fewer than three workers.
+    pub stolen_within: [u64; Distance::ALL.len()],
     /// Tasks that it ended.
     pub ended: u64,
     /// From its first task until all tasks of the rank had ended, in ns.
@@ -49,6 +54,13 @@ impl Counts {
     /// Time with work, in ns: tasks, and what the runtime did for them and for messages.
     pub fn busy_ns(&self) -> u64 {
         self.took_ns.saturating_sub(self.idle_ns)
+    }
+
+    fn add_stolen(&mut self, tasks: u64, distance: Option<Distance>) {
+        self.stolen += tasks;
+        if let Some(distance) = distance {
+            self.stolen_within[distance as usize] += tasks;
+        }
     }
 }
 
@@ -70,8 +82,9 @@ pub struct Worker {
     ready: Ready,
     /// Own tasks that have not begun.
     to_begin: Range<u32>,
-    /// Where it steals first.
-    victims: Vec<u32>,
+    /// From whom it steals, and for which changes of their places that is the order.
+    victims: Victims,
+    places_seen: u32,
     /// Kept for its memory.
     taken: Vec<u32>,
     /// How many of its own tasks it has looked at, when it last looked for orphans.
@@ -104,7 +117,8 @@ impl Crew {
                 adopted: 0,
                 next_child: 0,
                 turn: 0,
-                victims: (1..count).map(|step| (index + step) % count).collect(),
+                victims: Victims::new(count, index, instance.run, |_| None),
+                places_seen: 0,
                 counts: Counts::default(),
             });
         let workers = workers.collect();
@@ -307,24 +321,117 @@ impl Worker {
 
     #[cold]
     fn steal(&mut self, instance: &Instance, crew: &Crew, bands: Range<usize>) -> Option<u32> {
-        for at in 0..self.victims.len() {
-            let victim = self.victims[at];
+        if let Some(places) = &instance.places {
+            self.follow(places, instance);
+        }
+        for (victim, distance) in self.victims.drawn() {
             if let Some(task) = crew.shared.steal(victim, bands.clone()) {
-                self.counts.stolen += 1;
+                self.counts.add_stolen(1, distance);
                 return Some(task);
             }
         }
         self.take_inboxes(instance)
     }
 
+    /// Steals in the order of the places where the workers are now.
+    fn follow(&mut self, places: &Places, instance: &Instance) {
+        let changes = places.changes();
+        if changes != self.places_seen {
+            self.places_seen = changes;
+            let (own, workers) = (self.index, instance.workers.len() as u32);
+            let distance = |worker| places.distance(own, worker);
+            self.victims.arrange(workers, own, distance);
+        }
+    }
+
     /// Tasks that were fired elsewhere and whose worker is busy.
     fn take_inboxes(&mut self, instance: &Instance) -> Option<u32> {
-        for at in 0..self.victims.len() {
-            let victim = self.victims[at];
+        let mut victims = std::mem::take(&mut self.victims);
+        for (victim, distance) in victims.drawn() {
             if !instance.workers[victim as usize].inbox.is_empty() {
-                self.counts.stolen += self.take_inbox(instance, victim);
+                let stolen = self.take_inbox(instance, victim);
+                self.counts.add_stolen(stolen, distance);
             }
         }
+        self.victims = victims;
         self.ready.pop(0..BANDS)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::context::Context;
+    use crate::describe::Description;
+    use crate::graph::{Graph, OneRank};
+    use crate::placement::Placement;
+    use crate::places::Processors;
+    use crate::task::Next;
+
+    /// Two packages of two caches of two processors; all threads run on one of them.
+    struct Machine(AtomicU32);
+
+    impl Processors for Machine {
+        fn here(&self) -> Option<u32> {
+            Some(self.0.load(Ordering::Relaxed))
+        }
+
+        fn distance(&self, one: u32, other: u32) -> Option<Distance> {
+            let parts = [
+                (1, Distance::Core),
+                (2, Distance::L3Cache),
+                (4, Distance::Package),
+            ];
+            let mut parts = parts.into_iter();
+            let part = parts.find(|(width, _)| one / width == other / width);
+            Some(part.map_or(Distance::Machine, |(_, distance)| distance))
+        }
+    }
+
+    /// Four workers with two tasks each, of which the first one runs all.
+    fn stolen_from(processors: [u32; 4]) -> (Vec<u32>, Counts) {
+        static MACHINE: Machine = Machine(AtomicU32::new(0));
+        let mut graph = Description::new();
+        let family = graph.family("task", &[8], Placement::Block);
+        graph.tasks(family, |_: [usize; 1]| |_: &mut Context<'_>| Ok(Next::Done));
+        let graph = Graph::build(graph, &mut OneRank).expect("a graph");
+        let mut instance = graph.instance(1, 4, None);
+        let places = Places::new(4, &MACHINE);
+        for (worker, processor) in (0..).zip(processors) {
+            MACHINE.0.store(processor, Ordering::Relaxed);
+            places.look(worker);
+        }
+        instance.places = Some(places);
+        let (crew, mut workers) = Crew::new(&instance);
+        for worker in &mut workers {
+            while !worker.to_begin.is_empty() {
+                assert_eq!(worker.step(&instance, &crew), Step::Ran);
+            }
+        }
+        let mut victims = Vec::new();
+        let queued = |worker: &Worker| worker.ready.len();
+        while !instance.has_ended() {
+            let before: Vec<usize> = workers.iter().map(queued).collect();
+            assert_eq!(workers[0].step(&instance, &crew), Step::Ran);
+            let fewer = (0..4).find(|at| queued(&workers[*at]) < before[*at]);
+            victims.extend(fewer.map(|at| at as u32));
+        }
+        (victims, workers[0].counts)
+    }
+
+    #[test]
+    fn the_nearest_is_stolen_from_first() {
+        let (victims, counts) = stolen_from([0, 7, 1, 2]);
+        assert_eq!(victims, [0, 0, 2, 2, 3, 3, 1, 1]);
+        assert_eq!(
+            (counts.stolen, counts.stolen_within),
+            (6, [0, 0, 2, 0, 2, 2])
+        );
+        let (victims, counts) = stolen_from([5, 6, 3, 5]);
+        assert_eq!(victims, [0, 0, 3, 3, 1, 1, 2, 2]);
+        assert_eq!(
+            (counts.stolen, counts.stolen_within),
+            (6, [2, 0, 0, 0, 2, 2])
+        );
     }
 }

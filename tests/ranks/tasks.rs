@@ -1,13 +1,15 @@
 //! Task graphs between ranks.
 
 use crate::support::{fails, on_all, on_shm, on_threads, one_fails};
+use osier::task::run_together;
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError, layout};
-use osier::task::{Event, Node, Rule, RunSettings, Signal, Space, Volume, run_together};
+use osier::task::{Event, Node, ProgressThread, Rule, RunSettings, Signal, Space, Volume};
 use osier::testing::Network;
 use osier::{Communicator, ErrorKind, Type, View, ViewMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A cell of a ring that averages with its neighbors; a message is as long as is asked.
 struct Cell {
@@ -635,16 +637,20 @@ fn reports_count_what_workers_did_and_what_went_between_ranks() {
         let results = results();
         let description = ring(elements, steps, Placement::Block, &results);
         let graph = Graph::build(&comm, description).expect("a graph");
-        for workers in [1, 2] {
+        for workers in [1, 2, 3] {
             for times in [false, true] {
                 let settings = RunSettings {
                     workers,
                     times,
-                    progress_thread: times,
+                    progress_thread: match times {
+                        true => ProgressThread::Always,
+                        false => ProgressThread::Never,
+                    },
                 };
                 let report = graph.run_with(&settings).expect("no failure");
                 check(&results, steps, 4);
                 assert_eq!((report.rank, report.workers.len()), (comm.rank(), workers));
+                assert_eq!(report.progress_thread, times);
                 let sum = |of: fn(&osier::task::Counts) -> u64| -> u64 {
                     report.workers.iter().map(of).sum()
                 };
@@ -663,6 +669,8 @@ fn reports_count_what_workers_did_and_what_went_between_ranks() {
                 for worker in &report.workers {
                     assert!(worker.awaiting_ns <= worker.idle_ns);
                     assert_eq!(worker.in_tasks_ns.is_some(), times);
+                    let known: u64 = worker.stolen_within.iter().sum();
+                    assert!(known <= worker.stolen && (known == 0 || workers > 2));
                 }
                 let in_tasks = sum(|w| w.in_tasks_ns.unwrap_or(0));
                 match &report.times_ns {
@@ -675,6 +683,84 @@ fn reports_count_what_workers_did_and_what_went_between_ranks() {
                 let text = report.to_string();
                 assert!(text.lines().all(|line| line.len() <= 80), "{text}");
             }
+        }
+    });
+}
+
+/// A task that works for a while, and passes its message on.
+struct Player {
+    works: Duration,
+    elements: usize,
+    left: u32,
+    out: Out<f64>,
+    into: In<f64>,
+}
+
+impl Task for Player {
+    fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        if cx.number() == 0 {
+            cx.put(self.out, &vec![1.0; self.elements]);
+        }
+        Ok(Next::Wait)
+    }
+
+    fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        let began = Instant::now();
+        let message = cx.take(self.into).expect("a message");
+        assert_eq!(message.len(), self.elements);
+        while began.elapsed() < self.works {
+            std::hint::spin_loop();
+        }
+        self.left -= 1;
+        // What the last one would send nobody waits for.
+        if self.left > 0 || cx.number() == 1 {
+            cx.give(self.out, message);
+        }
+        Ok(if self.left > 0 {
+            Next::Wait
+        } else {
+            Next::Done
+        })
+    }
+}
+
+/// Two tasks on two ranks play with a message.
+fn game(works: Duration, elements: usize, times: u32) -> Description {
+    let mut graph = Description::new();
+    let players = graph.family("player", &[2], Placement::Block);
+    let (out, into) = (graph.output(players, "out"), graph.input(players, "in"));
+    graph.begins(out);
+    graph.connect(out, into, |[i]: [usize; 1]| [[1 - i]]);
+    graph.tasks(players, move |_: [usize; 1]| Player {
+        works,
+        elements,
+        left: times,
+        out,
+        into,
+    });
+    graph
+}
+
+#[test]
+fn long_tasks_that_wait_for_long_messages_get_a_progress_thread() {
+    on_shm(2, |comm| {
+        let works = Duration::from_micros(200);
+        for (elements, expected) in [(20_000, true), (1, false)] {
+            let graph = Graph::build(&comm, game(works, elements, 400)).expect("a graph");
+            let with_thread = |progress_thread| {
+                let settings = RunSettings {
+                    progress_thread,
+                    ..RunSettings::default()
+                };
+                graph
+                    .run_with(&settings)
+                    .expect("no failure")
+                    .progress_thread
+            };
+            let chosen = [(); 2].map(|()| with_thread(ProgressThread::Auto));
+            assert_eq!(chosen, [expected; 2], "{elements} elements");
+            assert!(with_thread(ProgressThread::Always));
+            assert!(!with_thread(ProgressThread::Never));
         }
     });
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use osier::task::ProgressThread;
 use osier::{Error, ErrorKind};
 
 /// How faces are exchanged and blocks swept.
@@ -74,9 +75,11 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
 
-    /// A thread of each rank that looks after messages while tasks run; of --by graph
-    #[arg(long)]
-    pub progress_thread: bool,
+    /// Have a thread of each rank handle messages while tasks run; without WHEN: always; of
+    /// --by graph [default: auto]
+    #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "always")]
+    pub progress_thread: Option<ThreadWhen>,
 
     /// Sweep twice more before: one rank a worker by --by sync, and so without exchanging
     /// faces; by the three times, tell the share of communication that is hidden
@@ -137,7 +140,7 @@ impl Options {
         let argument = |text| Err(Error::new(ErrorKind::Argument, text));
         let of_graphs = [
             ("--factor", self.factor.is_some()),
-            ("--progress-thread", self.progress_thread),
+            ("--progress-thread", self.progress_thread.is_some()),
         ];
         for (name, given) in of_graphs {
             if given && self.by != By::Graph {
@@ -166,6 +169,27 @@ impl Options {
             ));
         }
         Ok(())
+    }
+}
+
+/// When a thread of its own handles messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ThreadWhen {
+    /// Where tasks are long and wait for long messages, as measured
+    Auto,
+    /// From begin to end
+    Always,
+    /// Workers do so between tasks
+    Never,
+}
+
+impl From<ThreadWhen> for ProgressThread {
+    fn from(when: ThreadWhen) -> ProgressThread {
+        match when {
+            ThreadWhen::Auto => ProgressThread::Auto,
+            ThreadWhen::Always => ProgressThread::Always,
+            ThreadWhen::Never => ProgressThread::Never,
+        }
     }
 }
 

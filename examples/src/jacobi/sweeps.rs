@@ -129,7 +129,7 @@ pub fn by_tasks(
     let begin = Instant::now();
     let settings = RunSettings {
         workers: options.workers(),
-        progress_thread: options.progress_thread,
+        progress_thread: options.progress_thread.map(Into::into).unwrap_or_default(),
         ..RunSettings::default()
     };
     let ran = tasks.sweep(&settings)?;

@@ -273,6 +273,14 @@ impl Core {
         }
     }
 
+    /// Cores that the job has for each rank, rounded down, the same on all ranks; 0 if unknown.
+    pub fn cores_per_rank(&self) -> usize {
+        match &self.transport {
+            JobTransport::Shm(r) => r.job().cores() / r.job().ranks(),
+            JobTransport::Alone | JobTransport::Sim(..) => 0,
+        }
+    }
+
     /// Whether ranks of the job share cores.
     #[inline]
     pub fn shares_cores(&self) -> bool {
