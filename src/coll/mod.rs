@@ -297,6 +297,7 @@ impl Communicator {
         run.program = call.program;
         run.combiner = ask.combiner;
         run.tags = call.tags;
+        run.name = ask.name;
         run.site = Some(call.site);
         run.defers = ask.defers;
         run.stream = ask.stream;

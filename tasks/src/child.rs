@@ -8,11 +8,13 @@
 //! 1. A child is counted from its begin until its last task has ended and its failure, if any, is
 //!    known; the run that began it does not end before.
 //! 2. Each worker of the run takes its worker of the child once.
+//! 3. A child that has not ended is in the list, or its signal has been raised.
 
 use crate::event::{Signal, WakeWorkers};
 use crate::failure::Failure;
 use crate::graph::{Graph, OneRank};
 use crate::instance::{Instance, Outside};
+use crate::residual::Residual;
 use crate::worker::{Crew, Step, Worker};
 use crate::{build::BuildError, describe::Description};
 use std::any::Any;
@@ -132,6 +134,7 @@ impl Children {
         let mut instance = graph.0.instance(run, workers, Some(Box::new(inside)));
         instance.argument = Some(argument);
         instance.places = parent.places.clone();
+        instance.rank = parent.rank;
         let (crew, workers) = Crew::new(&instance);
         let child = Arc::new(ChildRun {
             instance,
@@ -150,6 +153,13 @@ impl Children {
             parent.wake();
         }
         Child(child)
+    }
+
+    /// Whether a child has not ended that raises the event of this output port.
+    pub fn has_child_of(&self, output: u32) -> bool {
+        self.list()
+            .iter()
+            .any(|child| child.parent.output() == output)
     }
 
     /// The children that a worker has not seen, with its worker of each.
@@ -178,13 +188,40 @@ impl ChildRun {
         Some(step)
     }
 
+    /// Whether a worker has something to do for the child.
+    pub fn has_work(&self, worker: &Worker) -> bool {
+        self.instance.has_ended() || worker.has_task(&self.instance, &self.crew)
+    }
+
+    /// As [`Worker::seek`], of its worker.
+    pub fn seek(&self, worker: &Worker, more: u32) {
+        worker.seek(&self.crew, more);
+    }
+
+    /// As [`Worker::look_for_ended`], of its worker.
+    pub fn look_for_ended(&self, worker: &mut Worker) {
+        worker.look_for_ended(&self.instance, &self.crew);
+    }
+
+    /// What its tasks wait for that are at home with a worker. The task that began it is one of
+    /// `of`.
+    pub fn residuals(&self, of: &Instance, worker: &Worker, most: usize) -> Vec<Residual> {
+        let task = of.shape.outputs[self.parent.output() as usize].task;
+        let mut residuals = worker.residuals(&self.instance, most);
+        for residual in &mut residuals {
+            residual.text = format!("child of {}: {}", of.shape.name(task), residual.text);
+        }
+        residuals
+    }
+
     fn end(self: &Arc<Self>, of: &Children) {
         if self.ending.swap(true, Ordering::AcqRel) {
             return;
         }
         let _ = self.end.set(self.instance.failures().into_iter().next());
-        of.list().retain(|child| !Arc::ptr_eq(child, self));
         self.parent.raise();
+        // Invariant 3.
+        of.list().retain(|child| !Arc::ptr_eq(child, self));
         of.live.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -121,8 +121,8 @@ impl<'a> Context<'a> {
     /// # Panics
     /// The event is of another family.
     pub fn begin(&self, graph: &LocalGraph, argument: Argument, event: Event) -> Child {
-        let signal = self.signal(event);
         let instance = self.instance;
+        let signal = instance.events.signal_of_child(self.output(event.output));
         instance.children.begin(instance, graph, argument, signal)
     }
 

@@ -55,6 +55,19 @@ pub type Make = dyn Fn(&[usize]) -> Box<dyn Task> + Send + Sync;
 /// A number of each task by its coordinates.
 pub type Number = dyn Fn(&[usize]) -> i32 + Send + Sync;
 
+/// What a task waits for besides messages, as its family tells, for reports.
+pub struct Awaited {
+    /// In words.
+    pub text: String,
+    /// Ranks of the job that could end the wait for an event.
+    pub peers: Vec<u32>,
+    /// Nothing else raises the event.
+    pub certain: bool,
+}
+
+/// What the task of a rank waits for in a run, by its number.
+pub type Explain = dyn Fn(u32) -> Awaited + Send + Sync;
+
 /// Tasks of one kind, over the coordinates of a space.
 pub struct FamilyDescription {
     pub name: String,
@@ -65,6 +78,8 @@ pub struct FamilyDescription {
     pub rule: Rule,
     pub make: Option<Box<Make>>,
     pub priority: Option<Box<Number>>,
+    /// Of a family with one task on each rank.
+    pub explain: Option<Box<Explain>>,
 }
 
 /// Edges from an output port of each task of one family to an input port of tasks of
@@ -178,6 +193,7 @@ impl Description {
             rule: Rule::default(),
             make: None,
             priority: None,
+            explain: None,
         });
         Family(self.families.len() as u32 - 1)
     }
@@ -297,6 +313,17 @@ impl Description {
     ) {
         let priority = move |at: &[usize]| priority(array(at));
         self.families[family.0 as usize].priority = Some(Box::new(priority));
+    }
+
+    /// Says how reports tell what the one task of each rank waits for; asked by threads without
+    /// work, while the task waits. For layers above.
+    #[doc(hidden)]
+    pub fn explain(
+        &mut self,
+        family: Family,
+        explain: impl Fn(u32) -> Awaited + Send + Sync + 'static,
+    ) {
+        self.families[family.0 as usize].explain = Some(Box::new(explain));
     }
 
     /// Of the tasks of a rank that are ready, one of the highest priority runs, the oldest first:

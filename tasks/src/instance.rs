@@ -274,6 +274,8 @@ pub struct Instance {
     outside: Box<dyn Outside>,
     pub(crate) events: Arc<Events>,
     pub(crate) children: Children,
+    /// Its rank in messages; of a child that of the run which began it.
+    pub(crate) rank: usize,
     /// Counted from 1, the same on all ranks; of a child that of the run which began it.
     pub(crate) run: u32,
     /// What its tasks may ask for.
@@ -406,6 +408,7 @@ impl Instance {
             .remotes
             .iter()
             .map(|to| AtomicU32::new(of_output(to.output)));
+        let has_events = shape.has_events();
         let rule = |task: &TaskShape| &graph.families[task.family as usize].rule;
         let told_rules = shape.tasks.iter().map(|task| ToldRule::new(rule(task)));
         Instance {
@@ -424,7 +427,11 @@ impl Instance {
             failed: AtomicBool::new(false),
             failures: Mutex::default(),
             alone: workers == 1,
-            events: Events::new(outside.waker()),
+            events: Events::new(
+                outside.waker(),
+                if has_events { shape.outputs.len() } else { 0 },
+            ),
+            rank: shape.rank,
             children: Children::default(),
             run,
             argument: None,
@@ -439,6 +446,11 @@ impl Instance {
     /// Whether its tasks run in the exact order of their priorities.
     pub(crate) fn is_exact(&self) -> bool {
         self.graph.exact
+    }
+
+    /// Whether a task began it.
+    pub(crate) fn is_child(&self) -> bool {
+        self.argument.is_some()
     }
 
     /// Tasks whose home a worker is.

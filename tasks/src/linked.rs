@@ -18,6 +18,7 @@ use crate::over_lane::{FIRED, Membership, OverLane, POLLS, Sink};
 use crate::places::{Places, Processors};
 use crate::progress::{Progress, Timesheet, Totals};
 use crate::report::{Report, RunSettings};
+use crate::residual::Peer;
 use crate::traffic::EdgeTraffic;
 use crate::watch::{RunTimeline, Times, Watch};
 use crate::worker::{Counts, Crew, Step, Worker};
@@ -30,7 +31,6 @@ use osier_engine::progress::lane::Lane;
 use osier_engine::progress::no_wait::{GraphRuns, Named};
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Tasks that a worker runs before it polls the graph's lane: at most, and for at most about
@@ -412,10 +412,12 @@ impl Thread<'_> {
     #[cold]
     fn describe(&self, core: &Core) {
         for (run, worker) in self.runs.iter().zip(&self.workers) {
-            let tasks = worker.home(&run.instance);
-            for residual in run.instance.residuals(tasks, MOST_DESCRIBED) {
+            for residual in worker.residuals(&run.instance, MOST_DESCRIBED) {
                 let (peer, context) = core.with(&run.opened.lane, |lane| {
-                    let peer = residual.peer.map(|peer| lane.in_world(peer));
+                    let peer = residual.peer.map(|peer| match peer {
+                        Peer::Graph(peer) => lane.in_world(peer),
+                        Peer::Job(peer) => peer,
+                    });
                     (peer, lane.context())
                 });
                 let operation = match residual.by_events {
@@ -554,8 +556,8 @@ impl Thread<'_> {
 
     /// Tells the others that this thread looks for work, or has found some.
     fn seek(&self, more: u32) {
-        for run in self.runs {
-            run.crew.without_work.fetch_add(more, Ordering::Relaxed);
+        for (run, worker) in self.runs.iter().zip(&self.workers) {
+            worker.seek(&run.crew, more);
         }
     }
 }

@@ -94,7 +94,7 @@ impl Instance {
         let edge = self.shape.consumers[inputs.start as usize];
         let (family, number, _) = self.shape.inputs[edge as usize].producer;
         let rank = match self.shape.branches[branch as usize].source {
-            Source::Here(_) => self.shape.rank,
+            Source::Here(_) => self.rank,
             Source::Rank { rank, .. } => rank as usize,
         };
         let failure = Arc::new(Failure {

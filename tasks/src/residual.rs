@@ -3,6 +3,7 @@
 //! All is read beside the threads that run and fire tasks: edges and lines one by one, as they
 //! are at that moment. Of a graph that stands still that is one picture.
 
+use crate::describe::Explain;
 use crate::instance::Instance;
 use crate::rule::Rule;
 use crate::shape::Source;
@@ -46,14 +47,33 @@ impl ToldRule {
     }
 }
 
+/// A rank that could end a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Peer {
+    /// Of the graph: this one, if it is a task here.
+    Graph(u32),
+    /// Of the job.
+    Job(u32),
+}
+
 /// A task that waits.
 pub(crate) struct Residual {
-    /// The rank of the graph that could end the wait: this one, if it is a task here.
-    pub peer: Option<u32>,
+    /// Who could end the wait.
+    pub peer: Option<Peer>,
     /// The task, its rule, and what it lacks; or how the rank stands.
     pub text: String,
     /// Signals may end the wait, which anything may raise.
     pub by_events: bool,
+}
+
+/// When a task is described.
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    /// First: its family explains what it waits for.
+    Explained,
+    /// It waits for another rank.
+    Elsewhere,
+    Here,
 }
 
 /// What a task lacks.
@@ -65,6 +85,10 @@ enum Lack {
     Ended(u32),
     /// A signal of an event.
     Event(u32),
+    /// The same, which a child graph raises when it ends.
+    Child(u32),
+    /// The same, and none is left that could be raised.
+    Silent(u32),
     /// Room, for messages of a branch to this rank.
     Room { output: u32, branch: u32 },
     /// Credit of a rank.
@@ -72,24 +96,40 @@ enum Lack {
 }
 
 impl Instance {
-    /// How the rank stands, and the first of these tasks that wait, those for other ranks before
-    /// those for tasks here.
+    /// How the rank stands, and the first of these tasks that wait: those whose family explains it,
+    /// those for other ranks, those for tasks here.
     pub(crate) fn residuals(&self, tasks: Range<u32>, most: usize) -> Vec<Residual> {
         let end = tasks.end.min(tasks.start.saturating_add(MOST_LOOKED_AT));
         let waiting: Vec<u32> = (tasks.start..end).filter(|t| self.waits(*t)).collect();
-        let has_events = self.shape.families.iter().any(|f| f.events.contains(&true));
+        let has_events = self.shape.has_events();
         // Those that are not looked at may wait for one.
         let mut any_by_events = has_events && end < tasks.end;
         let mut described: Vec<Residual> = Vec::new();
-        for first in [false, true] {
+        for turn in [Turn::Explained, Turn::Elsewhere, Turn::Here] {
             for task in &waiting {
                 let lacks = self.lacks_of(*task);
-                let by_events = lacks.iter().any(|lack| matches!(lack, Lack::Event(_)));
+                let mut by_events = lacks.iter().any(|lack| matches!(lack, Lack::Event(_)));
+                let mut peer = self.peer_of(&lacks).map(Peer::Graph);
+                let explain = self.explain_of(*task);
+                let own = match (explain.is_some(), peer) {
+                    (true, _) => Turn::Explained,
+                    (_, Some(Peer::Graph(peer))) if peer as usize != self.rank => Turn::Elsewhere,
+                    _ => Turn::Here,
+                };
+                if own != turn {
+                    continue;
+                }
+                let awaited = explain.map(|explain| explain(self.run));
+                if by_events && let Some(awaited) = &awaited {
+                    by_events = !awaited.certain;
+                    peer = awaited.peers.first().copied().map(Peer::Job);
+                }
                 any_by_events |= by_events;
-                let peer = self.peer_of(&lacks);
-                let here = peer.is_none_or(|peer| peer as usize == self.shape.rank);
-                if here == first && described.len() < most {
-                    let text = self.text_of(*task, &lacks);
+                if described.len() < most {
+                    let mut text = self.text_of(*task, &lacks);
+                    if let Some(awaited) = awaited {
+                        text += &format!("; {}", awaited.text);
+                    }
                     described.push(Residual {
                         peer,
                         text,
@@ -109,7 +149,8 @@ impl Instance {
 
     fn summary(&self, waiting: &[u32]) -> String {
         let (left, all) = (self.tasks.len() - self.retired(), self.tasks.len());
-        let mut text = format!("{left} of {all} tasks of the rank have not ended");
+        let of = if self.is_child() { "" } else { " of the rank" };
+        let mut text = format!("{left} of {all} tasks{of} have not ended");
         if waiting.is_empty() {
             text += "; those of this worker run, or are about to";
         }
@@ -131,9 +172,11 @@ impl Instance {
         for input in shape.inputs.clone() {
             let word = &self.edges[input as usize].word;
             if word.lacks().is_some() {
-                lacks.push(match self.shape.is_event(input) {
-                    true => Lack::Event(input),
-                    false => Lack::Message(input),
+                lacks.push(match self.shape.event_of(input) {
+                    None => Lack::Message(input),
+                    Some(output) if self.events.may_be_raised(output) => Lack::Event(input),
+                    Some(output) if self.children.has_child_of(output) => Lack::Child(input),
+                    Some(_) => Lack::Silent(input),
                 });
             } else if word.is_failed() {
                 lacks.push(Lack::Ended(input));
@@ -158,10 +201,10 @@ impl Instance {
 
     /// The rank that could end a wait: another one rather than this one.
     fn peer_of(&self, lacks: &[Lack]) -> Option<u32> {
-        let own = self.shape.rank as u32;
+        let own = self.rank as u32;
         let ranks = lacks.iter().filter_map(|lack| match lack {
             Lack::Message(input) => Some(self.rank_of(*input)),
-            Lack::Ended(_) | Lack::Event(_) => None,
+            Lack::Ended(_) | Lack::Event(_) | Lack::Child(_) | Lack::Silent(_) => None,
             Lack::Room { .. } => Some(own),
             Lack::Credit { rank, .. } => Some(*rank),
         });
@@ -172,7 +215,7 @@ impl Instance {
     fn rank_of(&self, input: u32) -> u32 {
         let branch = self.shape.inputs[input as usize].branch;
         match self.shape.branches[branch as usize].source {
-            Source::Here(_) => self.shape.rank as u32,
+            Source::Here(_) => self.rank as u32,
             Source::Rank { rank, .. } => rank,
         }
     }
@@ -215,11 +258,18 @@ impl Instance {
                 let edge = self.shape.name_of_input(input);
                 format!("none will come on {edge}, whose producer has ended")
             }
-            Lack::Event(input) => {
-                let port = self.shape.inputs[input as usize].port as usize;
-                let family = self.shape.tasks[self.edges[input as usize].task as usize].family;
-                let (name, _) = &self.shape.families[family as usize].inputs[port];
-                format!("waits for event '{name}'")
+            Lack::Event(input) => format!("waits for event '{}'", self.port_of(input)),
+            Lack::Child(input) => {
+                format!(
+                    "waits for event '{}', the end of its child",
+                    self.port_of(input)
+                )
+            }
+            Lack::Silent(input) => {
+                format!(
+                    "waits for event '{}', of which no signal is left",
+                    self.port_of(input)
+                )
             }
             Lack::Room { output, branch } => {
                 let reader = self.slowest(branch);
@@ -235,6 +285,19 @@ impl Instance {
                 format!("no credit of rank {rank} for '{}'", port(output))
             }
         }
+    }
+
+    /// Name of the port that an edge ends in.
+    fn port_of(&self, input: u32) -> &str {
+        let edge = &self.shape.inputs[input as usize];
+        let family = self.shape.tasks[edge.task as usize].family;
+        let (name, _) = &self.shape.families[family as usize].inputs[edge.port as usize];
+        name
+    }
+
+    fn explain_of(&self, task: u32) -> Option<&Explain> {
+        let family = self.shape.tasks[task as usize].family;
+        self.graph.families[family as usize].explain.as_deref()
     }
 
     fn rule_of(&self, task: u32) -> String {
@@ -300,7 +363,8 @@ impl Instance {
     /// A waiting task here without which this one cannot go on.
     fn needs(&self, task: u32) -> Option<u32> {
         let lacks = self.lacks_of(task);
-        let is_message = |lack: &&Lack| matches!(lack, Lack::Message(_) | Lack::Event(_));
+        let is_message =
+            |lack: &&Lack| matches!(lack, Lack::Message(_) | Lack::Event(_) | Lack::Child(_));
         let messages = lacks.iter().filter(is_message);
         // Any of several may be enough for a rule that is asked.
         let one_of = self.standing(task) == Standing::Asking && messages.count() > 1;

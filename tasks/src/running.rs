@@ -430,7 +430,7 @@ impl Instance {
     fn fail(&self, task: u32, body: &Body, cause: Cause, worker: &mut impl Runs) {
         let failure = Arc::new(Failure {
             task: self.shape.name(task),
-            rank: self.shape.rank,
+            rank: self.rank,
             cause,
         });
         self.all_failures().push(failure.clone());

@@ -154,10 +154,19 @@ impl Shape {
         )
     }
 
-    /// Whether an edge is that of an event.
-    pub fn is_event(&self, input: u32) -> bool {
-        let (family, _, port) = self.inputs[input as usize].producer;
-        self.families[family as usize].events[port as usize]
+    /// Of an edge that is that of an event: the output port, of the task that it leads to.
+    pub fn event_of(&self, input: u32) -> Option<u32> {
+        let edge = &self.inputs[input as usize];
+        let (family, _, port) = edge.producer;
+        let output = self.tasks[edge.task as usize].outputs.start + port;
+        self.families[family as usize].events[port as usize].then_some(output)
+    }
+
+    /// Whether any task may wait for an event.
+    pub fn has_events(&self) -> bool {
+        self.families
+            .iter()
+            .any(|family| family.events.contains(&true))
     }
 
     /// The edges into a port of a task.

@@ -12,6 +12,7 @@ use crate::child::{ChildRun, Children};
 use crate::instance::{Fired, Instance};
 use crate::places::Places;
 use crate::ready::{BANDS, LAST, Ready, Shared};
+use crate::residual::Residual;
 use crate::running::Runs;
 use crate::victims::{Distance, Victims};
 use std::ops::Range;
@@ -241,15 +242,38 @@ impl Worker {
 
     /// Whether there may be a task to begin or to run. Another worker may take it first.
     pub(crate) fn has_task(&self, instance: &Instance, crew: &Crew) -> bool {
+        let of_child = |(child, worker): &(Arc<ChildRun>, Worker)| child.has_work(worker);
         let has_inbox = |worker: u32| !instance.workers[worker as usize].inbox.is_empty();
         let has_queue = |victim: u32| !crew.shared.is_empty(victim);
         !self.to_begin.is_empty()
-            || !self.children.is_empty()
             || instance.children.begun() != self.adopted
             || instance.events.are_raised()
             || self.ready.len() > 0
             || has_inbox(self.index)
             || self.victims.iter().any(|v| has_queue(*v) || has_inbox(*v))
+            || self.children.iter().any(of_child)
+    }
+
+    /// Tells the others, of its children too, that it looks for work (1), or has found some (-1).
+    /// It takes no children in between.
+    pub(crate) fn seek(&self, crew: &Crew, more: u32) {
+        crew.without_work.fetch_add(more, Ordering::Relaxed);
+        for (child, worker) in &self.children {
+            child.seek(worker, more);
+        }
+    }
+
+    /// What tasks wait for that are at home with it, and those of its children.
+    #[cold]
+    pub(crate) fn residuals(&self, instance: &Instance, most: usize) -> Vec<Residual> {
+        let mut residuals = instance.residuals(self.home(instance), most);
+        for (child, worker) in &self.children {
+            let left = (2 * most).saturating_sub(residuals.len()).min(most);
+            if left > 0 {
+                residuals.extend(child.residuals(instance, worker, left));
+            }
+        }
+        residuals
     }
 
     /// Queues a task that this worker's thread has fired outside a step, or sends it home.
@@ -270,6 +294,9 @@ impl Worker {
         self.looked_at = if to == home.end { 0 } else { to - home.start };
         let mut at_work = AtWork { worker: self, crew };
         instance.look_for_ended(from..to, &mut at_work);
+        for (child, worker) in &mut self.children {
+            child.look_for_ended(worker);
+        }
     }
 
     /// Tasks that are at home with it.

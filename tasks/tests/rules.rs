@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Job, Random, build, on_threads};
+use common::chance::Random;
+use common::{Job, build, on_threads};
 use osier_tasks::child::{Child, LocalGraph};
 use osier_tasks::context::Context;
 use osier_tasks::delivery::Room;

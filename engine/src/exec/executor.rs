@@ -469,6 +469,14 @@ impl Executor {
         all.filter(|id| self.run(*id).is_some_and(|run| !run.holds.is_empty()))
     }
 
+    /// Runs that futures wait for, with their wakers and the names of their collectives.
+    pub fn wakers(&self) -> impl Iterator<Item = (u32, &Waker, &'static str)> {
+        self.awaited().filter_map(|id| {
+            let run = self.run(id)?;
+            Some((id, run.waker.as_ref()?, run.name))
+        })
+    }
+
     /// Runs that futures wait for.
     pub fn awaited(&self) -> impl Iterator<Item = u32> {
         let all = self.slots.handles();

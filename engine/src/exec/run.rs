@@ -179,6 +179,8 @@ pub struct Run {
     pub combiner: Option<(Combiner, Fit)>,
     /// Upper part of its messages' tags.
     pub tags: u32,
+    /// The collective, as its caller calls it; of others empty.
+    pub name: &'static str,
     /// The program's call that began it.
     pub site: Option<Site>,
     pub phase: Phase,
@@ -255,6 +257,7 @@ impl Run {
         self.memory.end();
         self.combiner = None;
         self.tags = 0;
+        self.name = "";
         self.site = None;
         self.phase = Phase::Ended;
         self.in_flight = 0;

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 /// What a graph's launch begins.
 pub trait Launched: Send + Sync {
@@ -32,6 +33,16 @@ impl Rung {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<dyn Launched>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the futures of a waker wait for in a lane.
+pub struct AwaitedBy {
+    /// The operations under way.
+    pub asked: Vec<Asked>,
+    /// How many futures.
+    pub futures: usize,
+    /// The name of a collective among them.
+    pub collective: Option<&'static str>,
 }
 
 impl Drives for Core {
@@ -178,6 +189,33 @@ impl Lane {
             .map(|handle| self.asked(handle))
             .chain(flags)
             .collect()
+    }
+
+    /// What the futures wait for that are to call a waker.
+    pub fn awaited_by(&self, waker: &Waker) -> AwaitedBy {
+        let same = |other: &Waker| other.data() == waker.data();
+        let ops = self.port.ops.handles().filter(|h| {
+            let op = self.port.ops.get(*h);
+            let rare = op.and_then(|op| op.rare.as_ref());
+            rare.and_then(|rare| rare.waker.as_ref()).is_some_and(same)
+        });
+        let ops: Vec<u32> = ops.collect();
+        let runs = self.executor.wakers().filter(|(_, waker, _)| same(waker));
+        let runs: Vec<(u32, &'static str)> = runs.map(|(id, _, name)| (id, name)).collect();
+        let ids = || runs.iter().map(|(id, _)| *id);
+        let steps = ids().flat_map(|run| self.steps_under_way(run));
+        let steps = ops.iter().copied().chain(steps);
+        let kernels = ids().filter_map(|run| self.executor.waits_in_kernel(run));
+        let kernels = kernels.flat_map(|tag| self.asked_in_kernel(tag));
+        let asked = steps.map(|handle| self.asked(handle));
+        AwaitedBy {
+            asked: asked
+                .chain(self.asked_of_flags(ids()))
+                .chain(kernels)
+                .collect(),
+            futures: ops.len() + runs.len(),
+            collective: runs.first().map(|(_, name)| *name),
+        }
     }
 
     fn held(&self) -> Vec<u32> {

@@ -249,8 +249,8 @@ impl Drop for NoSuspension {
     }
 }
 
-/// While it lives, this thread polls the future of a virtual rank, which makes progress for all
-/// that the future awaits.
+/// While it lives, this thread polls a future of a virtual rank, or of a task, whose thread makes
+/// progress for all that the future awaits, and says what that is.
 pub struct Awaits(bool);
 
 impl Awaits {

@@ -2,7 +2,8 @@
 
 use osier::Communicator;
 use osier::task::{
-    Context, Description, Event, Graph, In, Next, Out, Placement, Rule, Task, TaskError,
+    Child, Context, Description, Event, Graph, In, LocalGraph, Next, Node, Out, Placement, Rule,
+    Task, TaskError,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,13 +25,17 @@ pub fn run(comm: &Communicator, how: &str) {
         "credit" => credit(comm),
         "missing" => missing(comm),
         "event" | "event-never" => event(comm, how == "event"),
+        "event-lost" => event_lost(comm),
+        "child" | "child-two" | "child-busy" | "grandchild" => child(comm, how),
+        "collective" | "collective-late" => collective(comm, how == "collective"),
         "busy" | "late" => row(comm, how == "busy"),
         _ => panic!("halts {how:?}?"),
     };
     if how == "late" && comm.rank() == 0 {
         compute();
     }
-    let workers = if how == "busy" { 2 } else { 1 };
+    let two = how.ends_with("busy") || how.ends_with("two");
+    let workers = if two { 2 } else { 1 };
     graph.run_by(workers).expect("no task fails");
     comm.barrier().expect("alive");
     super::through(comm);
@@ -176,6 +181,142 @@ fn event(comm: &Communicator, comes: bool) -> Graph {
     });
     graph.tasks(after, |[_]: [usize; 1]| {
         |_: &mut Context<'_>| Ok(Next::Done)
+    });
+    Graph::build(comm, graph).expect("a graph")
+}
+
+/// A task that waits for an event of which it has kept no signal.
+fn event_lost(comm: &Communicator) -> Graph {
+    let mut graph = Description::new();
+    let tasks = graph.family("deaf", &[comm.size()], Placement::Block);
+    let event = graph.event(tasks, "tick");
+    struct Deaf(Event);
+    impl Task for Deaf {
+        fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+            drop(cx.signal(self.0));
+            Ok(Next::Wait)
+        }
+
+        fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+            Ok(Next::Done)
+        }
+    }
+    graph.tasks(tasks, move |[_]: [usize; 1]| Deaf(event));
+    Graph::build(comm, graph).expect("a graph")
+}
+
+/// Begins a child graph, and is done when that has ended.
+struct Parent {
+    graph: LocalGraph,
+    ended: Event,
+    child: Option<Child>,
+}
+
+impl Task for Parent {
+    fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+        self.child = Some(cx.begin(&self.graph, Arc::new(()), self.ended));
+        Ok(Next::Wait)
+    }
+
+    fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+        let child = self.child.as_ref().ok_or("no child")?;
+        assert!(child.has_ended() && child.failure().is_none());
+        Ok(Next::Done)
+    }
+}
+
+fn parents(graph: &mut Description, name: &str, count: usize, child: &LocalGraph) {
+    let parents = graph.family(name, &[count], Placement::Block);
+    let ended = graph.event(parents, "ended");
+    let child = child.clone();
+    graph.tasks(parents, move |[_]: [usize; 1]| Parent {
+        graph: child.clone(),
+        ended,
+        child: None,
+    });
+}
+
+/// A task on each rank begins a child graph: a ring that no message breaks, or one whose task
+/// computes for long; or one whose task begins such a ring.
+fn child(comm: &Communicator, how: &str) -> Graph {
+    let mut inner = Description::new();
+    let cells = inner.family("inner", &[2], Placement::Block);
+    let (out, into) = (inner.output::<u64>(cells, "out"), inner.input(cells, "in"));
+    let busy = how == "child-busy";
+    if !busy {
+        inner.begins(out);
+    }
+    inner.connect(out, into, move |[i]: [usize; 1]| {
+        (!busy || i == 0).then_some([(i + 1) % 2])
+    });
+    inner.tasks(cells, move |[i]: [usize; 1]| {
+        move |cx: &mut Context<'_>| {
+            if i == 0 {
+                compute();
+            }
+            cx.put(out, &[1]);
+            Ok(Next::Done)
+        }
+    });
+    let mut inner = LocalGraph::build(inner).expect("a graph");
+    if how == "grandchild" {
+        let mut middle = Description::new();
+        parents(&mut middle, "middle", 1, &inner);
+        inner = LocalGraph::build(middle).expect("a graph");
+    }
+    let mut graph = Description::new();
+    parents(&mut graph, "outer", comm.size(), &inner);
+    Graph::build(comm, graph).expect("a graph")
+}
+
+/// A cell on each rank gives a node its number; that of the last rank waits for itself before
+/// that, or computes for long.
+fn collective(comm: &Communicator, halts: bool) -> Graph {
+    let last = comm.size() - 1;
+    let mut graph = Description::new();
+    let cells = graph.family("cell", &[comm.size()], Placement::Block);
+    let (out, own) = (graph.output::<u64>(cells, "out"), graph.input(cells, "own"));
+    let (again, sum) = (
+        graph.output::<u64>(cells, "again"),
+        graph.input(cells, "sum"),
+    );
+    graph.begins(out);
+    graph.begins(again);
+    let node = Node::new("total", 1).add(&mut graph, comm, |comm, own: Vec<u64>| {
+        let request = comm.iallreduce(own, vec![0u64], osier::Op::Sum)?;
+        Ok(async { request.await.map(|(_, sum)| sum) })
+    });
+    let node = node.expect("a communicator");
+    graph.connect_here(out, node.input);
+    graph.connect_here(node.output, sum);
+    graph.connect_here(again, own);
+    struct Cell {
+        halts: bool,
+        late: bool,
+        out: Out<u64>,
+        again: Out<u64>,
+    }
+    impl Task for Cell {
+        fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+            if self.late {
+                compute();
+            }
+            if !self.halts {
+                cx.put(self.out, &[cx.number()]);
+                cx.put(self.again, &[0]);
+            }
+            Ok(Next::Wait)
+        }
+
+        fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+            Ok(Next::Done)
+        }
+    }
+    graph.tasks(cells, move |[i]: [usize; 1]| Cell {
+        halts: halts && i == last,
+        late: !halts && i == last,
+        out,
+        again,
     });
     Graph::build(comm, graph).expect("a graph")
 }

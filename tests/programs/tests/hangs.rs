@@ -129,6 +129,64 @@ fn a_graph_that_halts_names_its_tasks() {
         .says("no slot free for 'out', sink[0] has not read");
 }
 
+/// A child graph that comes to a halt is named by the task that began it, with its tasks.
+#[test]
+fn a_child_graph_that_halts_is_named() {
+    for (ranks, how) in [(1, "child"), (2, "child"), (2, "child-two")] {
+        let start = Instant::now();
+        let done = hang_of(ranks, &["halts", how]);
+        assert!(start.elapsed() < NAMED, "{:?}", start.elapsed());
+        let last = ranks - 1;
+        done.says(&format!("outer[{last}], rule all: waits for event 'ended', the end of its child"))
+            .says(&format!(
+                "child of outer[{last}]: inner[1], rule all: no message on 'in' (from inner[0].out) of rank {last}"
+            ));
+        if how == "child" {
+            done.says("child of outer[0]: 2 of 2 tasks have not ended; cycle: inner[0] -> inner[1] -> inner[0]");
+        }
+    }
+    let done = hang_of(1, &["halts", "grandchild"]);
+    done.says(
+        "child of outer[0]: middle[0], rule all: waits for event 'ended', the end of its child",
+    )
+    .says("child of outer[0]: child of middle[0]: inner[0], rule all: no message on 'in'");
+}
+
+/// An event of which no signal is left never happens.
+#[test]
+fn a_task_that_no_signal_can_fire_is_named() {
+    hang_of(2, &["halts", "event-lost"])
+        .says("deaf[1], rule all: waits for event 'tick', of which no signal is left");
+}
+
+/// A collective that one rank never begins is named on the ranks that wait in it, with the ranks
+/// that they wait for, and on the one that has not begun it.
+#[test]
+fn a_collective_that_a_rank_never_begins_is_named() {
+    for ranks in [2, 3, 4] {
+        let done = hang_of(ranks, &["halts", "collective"]);
+        let last = ranks - 1;
+        done.says("waits for event 'ended'; call 1, allreduce, waits for rank")
+            .says(&format!(
+                "total[{last}], rule ports: no message on 'input' (from cell[{last}].out) of rank {last}; call 1 has not begun here"
+            ));
+        // Some rank waits for the one that has not begun it.
+        let waits = |line: &&str| {
+            line.contains("call 1, allreduce, waits for rank") && {
+                let (_, of) = line.rsplit_once("waits for rank").expect("just seen");
+                of.trim_start_matches('s')
+                    .split(',')
+                    .any(|r| r.trim() == last.to_string())
+            }
+        };
+        assert!(
+            done.stderr.lines().any(|line| waits(&line)),
+            "{}",
+            done.stderr
+        );
+    }
+}
+
 #[test]
 fn a_graph_that_halts_without_a_launcher_is_named_too() {
     let alone: &[&str] = &["halts", "cycle"];
@@ -203,7 +261,7 @@ fn ps_shows_that_a_task_waits_for_an_event() {
 /// events, which anything may raise.
 #[test]
 fn a_graph_that_takes_long_is_not_reported() {
-    for how in ["busy", "late", "event"] {
+    for how in ["busy", "late", "event", "child-busy", "collective-late"] {
         finish(&mut job(3, &["--on-hang", "kill"], &["halts", how]))
             .quiet()
             .through(&[0, 1, 2])
