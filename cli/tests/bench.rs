@@ -729,6 +729,19 @@ fn patterns_run_on_ranks_and_workers() {
 }
 
 #[test]
+fn tasks_are_beside_loops_messages_and_sets_of_requests() {
+    let told = bench(&["tasks"]);
+    for part in ["bare", "send/recv", "edge / WaitSet", "at most 1.00"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let edges = told
+        .lines()
+        .filter(|line| line.split_whitespace().count() == 9);
+    // A heading, and a row for each size.
+    assert_eq!(edges.count(), 4, "{told}");
+}
+
+#[test]
 fn patterns_of_one_point_run() {
     for pattern in [
         "trivial",

@@ -10,6 +10,7 @@ pub mod exchange;
 pub mod gpu;
 pub mod hash;
 pub mod jacobi;
+pub mod picture_file;
 pub mod progress;
 pub mod sparse;
 pub mod variant;

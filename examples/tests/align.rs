@@ -195,6 +195,24 @@ fn the_alignment_is_written() {
 }
 
 #[test]
+fn the_graph_is_drawn_with_times() {
+    let folder = Folder::new("drawn");
+    for (by, task) in [("blocks", "block[1, 1]"), ("panels", "panel[1]")] {
+        let path = folder.0.join(format!("{by}.svg"));
+        let line = format!(
+            "--random 60 --block 32 --by {by} --picture {}",
+            path.display()
+        );
+        run(3, &options(&line));
+        let drawn = std::fs::read_to_string(&path).expect("written");
+        assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"));
+        for part in [task, "in calls"] {
+            assert!(drawn.contains(part), "{part}: {drawn}");
+        }
+    }
+}
+
+#[test]
 fn records_are_chosen() {
     let folder = Folder::new("records");
     let file = folder.file("both.fa", ">a\nacgt\n>b\r\nAC\r\nuu\r\n");
@@ -232,6 +250,7 @@ fn what_is_wrong_is_the_same_at_all_ranks() {
         ("--gap 1".into(), "a gap scores 1"),
         ("--by sync --workers 2".into(), "--workers 2"),
         (format!("--output {good}/x"), "cannot be written"),
+        (format!("--random 9 --picture {good}/x"), "--picture"),
     ];
     for (line, part) in cases {
         let options = options(&line);

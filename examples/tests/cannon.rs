@@ -1,6 +1,8 @@
 //! Cannon's algorithm on ranks that are threads: C has the bits of the same sums without
 //! messages for each variant and number of ranks, and is near a plain triple loop.
 
+use std::path::PathBuf;
+
 use clap::Parser;
 use osier::ErrorKind;
 use osier::testing::ranks;
@@ -175,12 +177,35 @@ fn a_report_says_what_was_multiplied_and_how() {
 }
 
 #[test]
+fn the_graph_is_drawn_with_times_or_refused_by_all() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cannon.svg");
+    let line = format!(
+        "--n 20 --by graph --blocks 2 --layers 2 --repeat 2 --picture {}",
+        path.display()
+    );
+    run(3, &line);
+    let drawn = std::fs::read_to_string(&path).expect("it was written");
+    assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"));
+    for part in ["block[1, 0, 1]", "in calls"] {
+        assert!(drawn.contains(part), "{part}: {drawn}");
+    }
+    let nowhere = options(&format!("{line}/below-a-file.svg"));
+    let told = ranks(3, |comm| match cannon::run(&comm, &nowhere) {
+        Err(Failure::Options(e)) => e.to_string(),
+        other => panic!("{other:?}"),
+    });
+    assert!(told[0].contains("--picture"), "{}", told[0]);
+    assert!(told.iter().all(|what| *what == told[0]));
+}
+
+#[test]
 fn what_cannot_be_done_is_said_by_all_ranks() {
     for (line, hint) in [
         ("", "1 or 4 ranks fit"),
         ("--by overlap --layers 3", "27 or 48 ranks fit"),
         ("--blocks 2", "it needs 4"),
         ("--workers 2", "--by graph"),
+        ("--by overlap --picture x.svg", "--by graph"),
         ("--by graph --blocks 5 --n 4", "at most 4x4"),
         ("--by graph --blocks 2 --layers 3", "at most 2 layers"),
         ("--by graph --n 0", "from 1 to"),

@@ -139,7 +139,9 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 of a rank, and beside it the rate of one thread
   tasks         task graphs: a firing with 0 to 3 dependences by one worker and by two,
                 ns, beside a bare loop; then, between two ranks, an edge from its put
-                to the start of its task, us, beside send and recv
+                to the start of its task, us, beside send and recv, and beside a
+                message received through a WaitSet of as many requests as the rank
+                has edges; then what an edge is to cost at most
   patterns      tasks with the dependences of a pattern (trivial, no_comm, stencil_1d,
                 stencil_1d_periodic, dom, tree, fft, all_to_all, nearest, spread,
                 random_nearest; after Task Bench, Slaughter et al., SC20), whose

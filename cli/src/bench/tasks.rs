@@ -1,5 +1,5 @@
 //! `osier bench tasks`: what firings and edges of task graphs cost, beside a bare loop and
-//! beside messages.
+//! beside messages: by blocking calls, and received through a [`WaitSet`].
 //!
 //! The bare loop does what a firing cannot do without: it counts dependences, has a queue of
 //! ready tasks, calls through a pointer under `catch_unwind`, and reads and writes 16 bytes for
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use osier::Communicator;
+use osier::requests::WaitSet;
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Task, TaskError};
 
 use super::options::Plan;
@@ -27,6 +28,11 @@ const REPETITIONS: u64 = 25;
 /// Messages of a repetition there and back.
 const ROUND_TRIPS: [(usize, u64); 3] = [(8, 5_000), (1024, 2_000), (65536, 500)];
 const TAG: i32 = 1;
+/// Edges into the task of a rank.
+const EDGES: usize = 1;
+/// Messages of which bars are printed.
+const MOST_SHORT: usize = 8;
+const LEAST_LONG: usize = 65536;
 /// Longer messages are given on with their memory.
 const GIVEN_BYTES: usize = 16 << 10;
 
@@ -74,14 +80,16 @@ fn measure_edges(plan: &Plan, comm: &Communicator) -> Result<()> {
             "# osier tasks: one way from a put to the start of its task on the other rank, us"
         );
         println!(
-            "{:>11} {:>9} {:>9} {:>10} {:>9} {:>7}",
-            "bytes", "edge", "least", "send/recv", "least", "ratio"
+            "{:>7} {:>8} {:>8} {:>10} {:>8} {:>6} {:>8} {:>8} {:>6}",
+            "bytes", "edge", "least", "send/recv", "least", "ratio", "WaitSet", "least", "ratio"
         );
     }
+    let mut medians = Vec::new();
     for (bytes, trips) in ROUND_TRIPS {
         let graph = Graph::build(comm, ping_pong(bytes, trips))?;
         let mut edge = Vec::new();
         let mut message = Vec::new();
+        let mut in_set = Vec::new();
         for _ in 0..plan.effort.repetitions.unwrap_or(REPETITIONS) {
             comm.barrier()?;
             let since = Instant::now();
@@ -89,17 +97,46 @@ fn measure_edges(plan: &Plan, comm: &Communicator) -> Result<()> {
             edge.push(since.elapsed().as_secs_f64() * 1e6 / (2 * trips) as f64);
             comm.barrier()?;
             message.push(messages(comm, bytes, trips)?);
+            comm.barrier()?;
+            in_set.push(messages_in_a_set(comm, bytes, trips)?);
         }
         let (edge, least) = (median(&mut edge), edge[0]);
         let (message, message_least) = (median(&mut message), message[0]);
+        let (in_set, set_least) = (median(&mut in_set), in_set[0]);
         if first {
             println!(
-                "{bytes:>11} {edge:>9.3} {least:>9.3} {message:>10.3} {message_least:>9.3} {:>7.2}",
-                edge / message
+                "{bytes:>7} {edge:>8.3} {least:>8.3} {message:>10.3} {message_least:>8.3} {:>6.2} \
+                 {in_set:>8.3} {set_least:>8.3} {:>6.2}",
+                edge / message,
+                edge / in_set
             );
         }
+        medians.push((bytes, [edge, message, in_set]));
+    }
+    if first {
+        println!("ratio: of the medians, of the edge to what is at its left");
+        print_bars(&medians);
     }
     Ok(())
+}
+
+/// What an edge is to cost at most, by the medians of edge, send and recv, and WaitSet.
+fn print_bars(medians: &[(usize, [f64; 3])]) {
+    for (bytes, [edge, message, in_set]) in medians {
+        let bars = match bytes {
+            ..=MOST_SHORT => vec![
+                ("edge / WaitSet", edge / in_set, 1.0),
+                ("edge - send/recv, near cores, us", edge - message, 0.06),
+                ("edge / send/recv, far cores", edge / message, 1.3),
+            ],
+            LEAST_LONG.. => vec![("edge / send/recv", edge / message, 1.1)],
+            _ => Vec::new(),
+        };
+        for (what, measured, most) in bars {
+            let kept = if measured <= most { "yes" } else { "no" };
+            println!("{bytes:>7} bytes: {what:<34} {measured:>6.3}, at most {most:.2}: {kept}");
+        }
+    }
 }
 
 /// us of a message one way.
@@ -114,6 +151,35 @@ fn messages(comm: &Communicator, bytes: usize, trips: u64) -> Result<f64> {
             comm.recv(&mut buffer, peer, TAG)?;
             comm.send(&buffer, peer, TAG)?;
         }
+    }
+    Ok(since.elapsed().as_secs_f64() * 1e6 / (2 * trips) as f64)
+}
+
+/// us of a message one way that is received by a request in a set of as many as a rank of the
+/// graph has edges, posted before the peer sends.
+fn messages_in_a_set(comm: &Communicator, bytes: usize, trips: u64) -> Result<f64> {
+    let peer = 1 - comm.rank();
+    let mut set = WaitSet::new();
+    for edge in 0..EDGES {
+        set.add(edge, comm.irecv(vec![0u8; bytes], peer, TAG)?)?;
+    }
+    let mut spare = vec![0u8; bytes];
+    let since = Instant::now();
+    if comm.rank() == 0 {
+        comm.send(&spare, peer, TAG)?;
+    }
+    for left in (0..trips).rev() {
+        let (edge, received) = set
+            .wait()
+            .ok_or_else(|| Failure::failed("a set of requests is empty"))?;
+        let (message, _) = received?;
+        if left > 0 {
+            set.add(edge, comm.irecv(spare, peer, TAG)?)?;
+        }
+        if left > 0 || comm.rank() == 1 {
+            comm.send(&message, peer, TAG)?;
+        }
+        spare = message;
     }
     Ok(since.elapsed().as_secs_f64() * 1e6 / (2 * trips) as f64)
 }

@@ -31,7 +31,7 @@ mod matrix;
 pub mod mutation;
 mod options;
 mod overlapped;
-mod panel_graph;
+pub mod panel_graph;
 mod progress;
 pub mod reference;
 mod report;

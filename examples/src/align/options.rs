@@ -14,6 +14,7 @@ use clap::ValueEnum;
   osier run -n 2 -- needleman_wunsch lambda_virus.fa --mutate 0.1 --seed 7
   osier run -n 2 -- needleman_wunsch one.fa two.fa --output alignment.txt
   osier run -n 4 -- needleman_wunsch --random 100000 --by overlap --score-only
+  osier run -n 2 -- needleman_wunsch --random 4000 --picture blocks.svg
   needleman_wunsch both.fa both.fa --record a --record b --workers 2
 
 Files are FASTA: nucleotides by the codes of IUPAC, upper or lower case. Equal
@@ -104,6 +105,10 @@ pub struct Options {
     #[arg(long, value_name = "FILE", conflicts_with = "score_only")]
     pub output: Option<PathBuf>,
 
+    /// Draw the graph with the times of its tasks, as SVG (--by blocks, panels)
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
+
     /// No progress bar; only the score is printed
     #[arg(long, short)]
     pub quiet: bool,
@@ -173,6 +178,11 @@ impl Options {
                 "--priority with --by {by}, expected blocks or panels"
             ));
         }
+        if !by.is_graph() && self.picture.is_some() {
+            return Err(format!(
+                "--picture with --by {by}, expected blocks or panels"
+            ));
+        }
         if self.files.len() == 2 && self.mutate.is_some() {
             return Err("--mutate with two files, expected one".into());
         }
@@ -223,6 +233,7 @@ mod tests {
             ("--workers 9999", "1 to 1024"),
             ("--by sync --workers 2", "--workers 2 with --by sync"),
             ("--by overlap --priority", "--priority with --by overlap"),
+            ("--by sync --picture x.svg", "--picture with --by sync"),
             ("a.fa b.fa --mutate 0.1", "two files"),
             ("a.fa --record x --record y", "2 times for 1 files"),
             ("--mutate 1.5", "--mutate 1.5"),

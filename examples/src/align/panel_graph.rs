@@ -9,45 +9,69 @@ use osier::{Communicator, Result};
 
 use super::matrix::Matrix;
 
-/// Builds the graph; a panel may be a window of blocks ahead of the one below. With
-/// `priority` panels nearer to the top run first. Collective.
+/// How panels are scheduled.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// Panels nearer to the top run first.
+    pub priority: bool,
+    /// Blocks that a panel may be ahead of the one below.
+    pub window: u32,
+}
+
+/// What a panel does with its blocks, from the left to the right.
+pub trait Panel: Send + 'static {
+    /// Fills the next block below this border, `None` at the top of the matrix, and returns
+    /// its bottom border.
+    fn fill(&mut self, column: usize, top: Option<Vec<u8>>) -> Vec<u8>;
+}
+
+/// Builds the graph. Collective.
 ///
 /// # Errors
 /// As [`Graph::build`].
-pub fn build(
-    comm: &Communicator,
-    matrix: &Arc<Matrix>,
-    priority: bool,
-    window: u32,
-) -> Result<Graph> {
-    let [rows, columns] = matrix.tiling.extents();
+pub fn build(comm: &Communicator, matrix: &Arc<Matrix>, schedule: Schedule) -> Result<Graph> {
+    let extents = matrix.tiling.extents();
+    let matrix = matrix.clone();
+    let panel = move |row| Filler {
+        left: matrix.leftmost(row),
+        row,
+        matrix: matrix.clone(),
+    };
+    Graph::build(comm, describe(extents, comm.size(), schedule, panel))
+}
+
+/// The graph of a matrix of this many rows and columns of blocks, whose panels are made by
+/// their numbers.
+pub fn describe<P: Panel>(
+    [rows, columns]: [usize; 2],
+    ranks: usize,
+    schedule: Schedule,
+    panel: impl Fn(usize) -> P + Send + Sync + 'static,
+) -> Description {
     let mut graph = Description::new();
-    let panels = graph.family("panel", &[rows], by_rows(1, comm.size()));
+    let panels = graph.family("panel", &[rows], by_rows(1, ranks));
     // A port without edges is refused.
     let downwards = (rows > 1).then(|| {
         let from = graph.output::<u8>(panels, "bottom");
         let to = graph.input::<u8>(panels, "top");
-        graph.slots(from, window);
+        graph.slots(from, schedule.window);
         graph.connect(from, to, move |[row]: [usize; 1]| {
             (row + 1 < rows).then_some([row + 1])
         });
         (from, to)
     });
-    if priority {
+    if schedule.priority {
         graph.exact_priorities();
         graph.priority(panels, |[row]: [usize; 1]| -(row as i32));
     }
-    let matrix = matrix.clone();
     graph.tasks(panels, move |[row]: [usize; 1]| {
-        let matrix = matrix.clone();
-        let mut left = matrix.leftmost(row);
+        let mut panel = panel(row);
         let mut column = 0;
         move |cx: &mut Context<'_>| {
             let top = downwards.and_then(|(_, port)| cx.take(port));
-            let mut top = top.unwrap_or_else(|| matrix.topmost(column));
-            matrix.fill([row, column], &mut left, &mut top);
+            let bottom = panel.fill(column, top);
             if let Some((port, _)) = downwards {
-                cx.give(port, top);
+                cx.give(port, bottom);
             }
             column += 1;
             Ok(match column == columns {
@@ -56,7 +80,23 @@ pub fn build(
             })
         }
     });
-    Graph::build(comm, graph)
+    graph
+}
+
+/// A panel of a matrix.
+struct Filler {
+    matrix: Arc<Matrix>,
+    row: usize,
+    left: Vec<u8>,
+}
+
+impl Panel for Filler {
+    fn fill(&mut self, column: usize, top: Option<Vec<u8>>) -> Vec<u8> {
+        let mut border = top.unwrap_or_else(|| self.matrix.topmost(column));
+        self.matrix
+            .fill([self.row, column], &mut self.left, &mut border);
+        border
+    }
 }
 
 /// Rows of blocks in turn over the ranks, of a space of this many dimensions whose first is

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use osier::task::RunSettings;
 use osier::{Communicator, Error, ErrorKind, Op, Result};
 
 use super::alignment::Alignment;
@@ -20,6 +21,7 @@ use super::scoring::Scoring;
 use super::synchronous::Blocking;
 use super::tiling::{Deal, Tiling};
 use super::{block_graph, input, panel_graph, reference, traceback};
+use crate::picture_file::PictureFile;
 
 /// Why a run came to nothing.
 #[derive(Debug)]
@@ -59,6 +61,8 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
     let scoring = Scoring::new(options.alike, options.unlike, options.gap)
         .map_err(|e| Failure::Input(format!("--match, --mismatch, --gap: {e}")))?;
     let input = input::load(comm, options)?.map_err(Failure::Input)?;
+    let picture = PictureFile::open_if(comm, options.picture.as_deref())?;
+    let picture = picture.map_err(|e| Failure::Input(e.to_string()))?;
     let letters = [0, 1].map(|at| &input.sequences[at].letters[..]);
     let lengths = letters.map(<[u8]>::len);
     let deal = match options.by.is_graph() {
@@ -80,7 +84,7 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
     let keep = !options.score_only;
     let matrix = Matrix::new(scoring, letters, tiling, comm.rank(), keep, progress);
     let matrix = Arc::new(matrix);
-    let times = fill(comm, &matrix, options)?;
+    let times = fill(comm, &matrix, options, picture)?;
     matrix.finish();
 
     let mut lowest = [0u64];
@@ -145,14 +149,22 @@ struct Filled {
     firings: [u64; 2],
 }
 
-fn fill(comm: &Communicator, matrix: &Arc<Matrix>, options: &Options) -> Result<Filled> {
+fn fill(
+    comm: &Communicator,
+    matrix: &Arc<Matrix>,
+    options: &Options,
+    picture: Option<PictureFile>,
+) -> Result<Filled> {
     let mut filled = Filled::default();
     let begin = Instant::now();
     let graph = match options.by {
         Variant::Blocks => Some(block_graph::build(comm, matrix, options.priority)?),
         Variant::Panels => {
-            let (priority, window) = (options.priority, options.window);
-            Some(panel_graph::build(comm, matrix, priority, window)?)
+            let schedule = panel_graph::Schedule {
+                priority: options.priority,
+                window: options.window,
+            };
+            Some(panel_graph::build(comm, matrix, schedule)?)
         }
         Variant::Sync | Variant::Overlap => None,
     };
@@ -160,8 +172,15 @@ fn fill(comm: &Communicator, matrix: &Arc<Matrix>, options: &Options) -> Result<
         filled.building = begin.elapsed().as_secs_f64();
         comm.barrier()?;
         let begin = Instant::now();
-        let report = graph.run_by(options.workers)?;
+        let report = graph.run_with(&RunSettings {
+            workers: options.workers,
+            times: picture.is_some(),
+            ..RunSettings::default()
+        })?;
         filled.filling = begin.elapsed().as_secs_f64();
+        if let Some(picture) = picture {
+            picture.draw_graph(&graph, &report)?;
+        }
         for worker in report.workers {
             filled.firings[0] += worker.firings;
             filled.firings[1] += worker.stolen;

@@ -1,5 +1,7 @@
 //! What the user can choose.
 
+use std::path::PathBuf;
+
 use osier::Result;
 
 use crate::variant::By;
@@ -14,6 +16,7 @@ use crate::variant::By;
   osier run -n 8 -- cannon --layers 2                   2x2 blocks in 2 layers
   osier run -n 3 -- cannon --by graph --blocks 6        36 tasks over 3 ranks
   osier run -n 2 -- cannon --by graph --blocks 8 --layers 2 --workers 2
+  osier run -n 4 -- cannon --by graph --blocks 3 --picture cannon.svg
   cannon --by graph --n 500 --quiet --checksum          one rank, no launcher
 
 C has the same bits for every variant and number of ranks with the same --n,
@@ -54,6 +57,11 @@ pub struct Options {
     #[arg(long)]
     pub no_check: bool,
 
+    /// Draw the graph with the times of its tasks in the last product, as SVG; of
+    /// --by graph
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
+
     /// Print the checksum of C on a line of its own
     #[arg(long)]
     pub checksum: bool,
@@ -74,8 +82,10 @@ impl Options {
     /// # Errors
     /// They do not.
     pub fn check(&self) -> Result<()> {
-        self.by
-            .check_task_options(&[("--workers", self.workers.is_some())])
+        self.by.check_task_options(&[
+            ("--workers", self.workers.is_some()),
+            ("--picture", self.picture.is_some()),
+        ])
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use osier::task::{self, RunSettings};
 use osier::{Communicator, Error, ErrorKind, Op, Result};
 
 use super::check::{Checked, check};
@@ -12,6 +13,7 @@ use super::report::Report;
 use super::tasks::Tasks;
 use crate::cli::Failure;
 use crate::hash;
+use crate::picture_file::PictureFile;
 use crate::progress::Progress;
 use crate::variant::{By, Workers, idle_share};
 
@@ -36,7 +38,11 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
     let plan = Plan::new(comm.size(), options).map_err(Failure::Options)?;
     let multiplied = match options.by {
         By::Sync | By::Overlap => by_messages(comm, &plan, options)?,
-        By::Graph => by_tasks(comm, &plan, options)?,
+        By::Graph => {
+            let picture = PictureFile::open_if(comm, options.picture.as_deref())?;
+            let picture = picture.map_err(Failure::Options)?;
+            by_tasks(comm, &plan, options, picture)?
+        }
     };
     let own: Vec<f64> = multiplied
         .seconds
@@ -115,6 +121,7 @@ fn by_tasks(
     comm: &Communicator,
     plan: &Plan,
     options: &Options,
+    picture: Option<PictureFile>,
 ) -> std::result::Result<Multiplied, Failure> {
     let places = (0..plan.places()).map(|number| plan.place(number));
     let own = places.filter(|place| plan.rank(*place, comm.size()) == comm.rank());
@@ -123,12 +130,22 @@ fn by_tasks(
     let Some(tasks) = Tasks::new(comm, plan, options.seed, progress)? else {
         return Err(no_memory(plan));
     };
+    let settings = RunSettings {
+        workers: options.workers(),
+        times: picture.is_some(),
+        ..RunSettings::default()
+    };
     let (mut seconds, mut counts) = (Vec::new(), Vec::new());
+    let mut last = task::Report::default();
     for _ in 0..options.repeat {
         comm.barrier()?;
         let begin = Instant::now();
-        counts.extend(tasks.run(options.workers())?.workers);
+        last = tasks.run(&settings)?;
         seconds.push(begin.elapsed().as_secs_f64());
+        counts.extend_from_slice(&last.workers);
+    }
+    if let Some(picture) = picture {
+        tasks.draw(picture, &last)?;
     }
     Ok(Multiplied {
         share: idle_share(&counts, options.workers(), seconds.iter().sum()),

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use osier::task::{
-    Context, Description, Graph, In, Next, Out, Placement, Report, Rule, Task, TaskError,
+    Context, Description, Graph, In, Next, Out, Placement, Report, Rule, RunSettings, Task,
+    TaskError,
 };
 use osier::{Communicator, Op, Result};
 
@@ -22,6 +23,7 @@ use super::check::add;
 use super::kernel::{Extents, multiply};
 use super::matrix::{Factor, fill};
 use super::plan::Plan;
+use crate::picture_file::PictureFile;
 use crate::progress::Progress;
 use crate::variant::{lock, zeros};
 
@@ -88,12 +90,20 @@ impl Tasks {
         }))
     }
 
-    /// One product, by this number of workers.
+    /// One product.
     ///
     /// # Errors
     /// A task has failed.
-    pub fn run(&self, workers: usize) -> Result<Report> {
-        self.graph.run_by(workers)
+    pub fn run(&self, settings: &RunSettings) -> Result<Report> {
+        self.graph.run_with(settings)
+    }
+
+    /// Draws the graph with the times of a run. Collective.
+    ///
+    /// # Errors
+    /// As [`PictureFile::draw_graph`].
+    pub fn draw(&self, file: PictureFile, report: &Report) -> Result<()> {
+        file.draw_graph(&self.graph, report)
     }
 
     /// Ends the progress bar; this rank's blocks of C, and where they lie.

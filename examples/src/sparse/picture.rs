@@ -5,9 +5,6 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
-
-use osier::{Communicator, Error, ErrorKind, Result};
 
 use super::analysis::symbolic::Symbolic;
 use super::factor::Deal;
@@ -28,40 +25,12 @@ const COLORS: [[u8; 3]; 8] = [
     [90, 90, 90],
 ];
 
-/// A file that can be written, at rank 0.
-#[derive(Debug)]
-pub struct Target(Option<File>);
-
-impl Target {
-    /// Opens the file before a long run. Collective.
-    ///
-    /// # Errors
-    /// As [`Communicator::bcast`]; of the inner result, which is the same on all ranks, the
-    /// file cannot be written.
-    pub fn open(comm: &Communicator, path: &Path) -> Result<std::result::Result<Self, Error>> {
-        let opened = (comm.rank() == 0).then(|| File::create(path)).transpose();
-        let mut failed = [u8::from(opened.is_err())];
-        comm.bcast(&mut failed, 0)?;
-        match opened {
-            Ok(file) if failed[0] == 0 => Ok(Ok(Target(file))),
-            opened => {
-                let cause = opened.map_or_else(|e| e.to_string(), |_| "see rank 0".into());
-                let what = format!("--picture {}: cannot be written: {cause}", path.display());
-                Ok(Err(Error::new(ErrorKind::Argument, what)))
-            }
-        }
-    }
-
-    /// Draws the factors, at rank 0.
-    ///
-    /// # Errors
-    /// Writing fails.
-    pub fn draw(self, symbolic: &Symbolic, deal: Deal) -> io::Result<()> {
-        match self.0 {
-            Some(file) => write(BufWriter::new(file), &Canvas::of(symbolic, deal)),
-            None => Ok(()),
-        }
-    }
+/// Draws the factors.
+///
+/// # Errors
+/// Writing fails.
+pub fn draw(file: File, symbolic: &Symbolic, deal: Deal) -> io::Result<()> {
+    write(BufWriter::new(file), &Canvas::of(symbolic, deal))
 }
 
 fn write(to: impl Write, canvas: &Canvas) -> io::Result<()> {

@@ -12,11 +12,12 @@ use super::load::load;
 use super::matrix::{Matrix, largest};
 use super::meter::Meter;
 use super::options::{By, Options, Order};
-use super::picture::Target;
+use super::picture;
 use super::read::BadFile;
 use super::report::Report;
 use super::solve::solve;
 use crate::cli::Failure;
+use crate::picture_file::PictureFile;
 
 impl From<BadFile> for Failure {
     fn from(e: BadFile) -> Self {
@@ -49,10 +50,8 @@ pub fn run(comm: &Communicator, options: &Options) -> Result<Report, Failure> {
         }
     };
     let source = load(comm, options)??;
-    let picture = match &options.picture {
-        Some(path) => Some(Target::open(comm, path)?.map_err(Failure::Options)?),
-        None => None,
-    };
+    let picture = PictureFile::open_if(comm, options.picture.as_deref())?;
+    let picture = picture.map_err(Failure::Options)?;
     let widths = Widths {
         most: options.width as usize,
         relaxed: !options.exact,
@@ -84,9 +83,8 @@ pub fn run(comm: &Communicator, options: &Options) -> Result<Report, Failure> {
     )?;
     let solving = begin.elapsed().as_secs_f64();
 
-    if let Some(picture) = picture {
-        let failed = |e| Error::new(ErrorKind::Argument, format!("--picture: {e}"));
-        picture.draw(symbolic, deal).map_err(failed)?;
+    if let Some(file) = picture {
+        file.draw(|file| picture::draw(file, symbolic, deal))?;
     }
 
     let mut most = [0.0; 5];
