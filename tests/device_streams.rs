@@ -430,6 +430,8 @@ fn graphs_of_others_send_and_receive_at_each_launch() {
             assert_eq!(handle.unwrap().wait().unwrap().bytes(), n);
             comm.on_stream(stream).synchronize().unwrap();
             drop(graph);
+            // Its end would spoil the other rank's next capture.
+            comm.barrier().unwrap();
         }
     });
 }

@@ -83,6 +83,7 @@ fn may_hinder_captures(name: &str) -> bool {
             | "cuModuleLoadFatBinary"
             | "cuModuleUnload"
             | "cuGraphInstantiate_v2"
+            | "cuGraphExecDestroy"
             | "cuGraphInstantiateWithFlags"
             | "cuMemAlloc_v2"
             | "cuMemAllocPitch_v2"
