@@ -254,13 +254,13 @@ impl Communicator {
             Some(pattern) => Some(self.reported(self.irecv_raw(recv.view_mut().raw(), pattern))?),
             None => None,
         };
-        if let Some(dest) = dest {
-            if let Err(e) = self.send_raw(sent, dest, send_tag, Mode::Standard) {
-                if let Some(Posted::Pending(handle)) = received {
-                    self.revoke_raw(handle);
-                }
-                return Err(self.raise(e));
+        if let Some(dest) = dest
+            && let Err(e) = self.send_raw(sent, dest, send_tag, Mode::Standard)
+        {
+            if let Some(Posted::Pending(handle)) = received {
+                self.revoke_raw(handle);
             }
+            return Err(self.raise(e));
         }
         match received {
             Some(posted) => Ok(self.reported(self.wait_raw(posted))?.into()),

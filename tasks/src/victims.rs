@@ -124,7 +124,7 @@ impl Victims {
         self.classes.iter().flat_map(move |class| {
             let members = &order[begin..class.end];
             begin = class.end;
-            let first = (u64::from(chance) * members.len() as u64 >> 32) as usize;
+            let first = ((u64::from(chance) * members.len() as u64) >> 32) as usize;
             let (before, from) = members.split_at(first);
             let turn = from.iter().chain(before);
             turn.map(move |worker| (*worker, class.distance))
