@@ -105,8 +105,9 @@ pub struct Options {
     #[arg(long, value_name = "FILE", conflicts_with = "score_only")]
     pub output: Option<PathBuf>,
 
-    /// Draw the graph with the times of its tasks, as SVG (--by blocks, panels)
-    #[arg(long, value_name = "FILE")]
+    /// Draw the graph with the times of its tasks, as SVG
+    /// (--by blocks, panels)
+    #[arg(verbatim_doc_comment, long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
 
     /// No progress bar; only the score is printed
