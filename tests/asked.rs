@@ -17,11 +17,13 @@
 //! | `sass` | folder of disassembled kernels | `inspect` of the kernels |
 //! | `hang-seeds` | seeds of the verdict on hangs | unit tests of the engine |
 //! | `collective-seeds` | seeds of jobs that lose a rank | `processes` |
+//! | `graph-kills` | graphs that lose a rank | `graph_deaths` |
+//! | `rank-graphs` | random task graphs of real ranks | `ranks` |
 //! | `first-step` | where a sample of deaths begins | `device_deaths`, `one_kernel` |
 //! | `skip` | what tests may do without, of the keys in `tests/needs.rs` | all that use it |
 
 /// Each key, for what is not known to be refused.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 19] = [
     "graphs",
     "trees",
     "seed",
@@ -37,6 +39,8 @@ const KEYS: [&str; 17] = [
     "sass",
     "hang-seeds",
     "collective-seeds",
+    "graph-kills",
+    "rank-graphs",
     "first-step",
     "skip",
 ];

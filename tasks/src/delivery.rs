@@ -37,6 +37,9 @@ impl Instance {
             0 => packed.is_empty(),
             _ => packed.len().is_multiple_of(size),
         };
+        if self.is_cut(branch) {
+            return true;
+        }
         let number = self.branches[branch as usize].next.load(Ordering::Relaxed);
         if !whole || !self.slot(branch, number).is_free() {
             return false;
@@ -86,6 +89,9 @@ impl Instance {
         let Some(branch) = self.branch_from(rank, place) else {
             return;
         };
+        if self.is_cut(branch) {
+            return;
+        }
         let state = &self.branches[branch as usize];
         let number = state.next.load(Ordering::Relaxed);
         if !self.element(branch).dense {
@@ -98,6 +104,12 @@ impl Instance {
             unsafe { self.write_packed(branch, number, &packed) };
         }
         self.publish_branch(branch, number, fired);
+    }
+
+    /// Whether no more messages of a branch count: one has been lost, or a rank.
+    #[inline]
+    fn is_cut(&self, branch: u32) -> bool {
+        self.failed.load(Ordering::Relaxed) && self.branches[branch as usize].cause.get().is_some()
     }
 
     pub(crate) fn branch_from(&self, rank: u32, place: u32) -> Option<u32> {

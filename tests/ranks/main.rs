@@ -29,6 +29,7 @@ mod operands;
 mod partitioned;
 mod persistent;
 mod probe;
+mod random_graphs;
 mod requests;
 mod scopes;
 mod sessions;

@@ -2,7 +2,10 @@
 
 use crate::support::{fails, on_all, on_shm};
 use osier::requests::{WaitSet, wait_all, wait_any, wait_some};
-use osier::task::{Context, Description, Graph, Next, Placement, Rule};
+use osier::task::{
+    Child, Context, Description, Event, Graph, LocalGraph, Next, Node, Placement, Rule, Task,
+    TaskError,
+};
 use osier::{Communicator, ErrorKind, Op};
 use std::sync::{Arc, Mutex};
 
@@ -108,6 +111,107 @@ fn a_run_that_has_ended_answers_too() {
         }
         comm.barrier().expect("alive");
     });
+}
+
+/// The producer of a child graph's task ends without a message: the child ends, and the task that
+/// began it learns why.
+#[test]
+fn a_child_graph_with_a_task_left_behind_ends() {
+    struct Parent(LocalGraph, Event, Option<Child>);
+    impl Task for Parent {
+        fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+            self.2 = Some(cx.begin(&self.0, Arc::new(()), self.1));
+            Ok(Next::Wait)
+        }
+
+        fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+            let failure = self.2.as_ref().and_then(Child::failure);
+            Err(failure.ok_or("it has not failed")?.to_string().into())
+        }
+    }
+    on_all(2, |comm| {
+        let mut inner = Description::new();
+        let cells = inner.family("inner", &[2], Placement::Block);
+        let (out, into) = (inner.output::<u64>(cells, "out"), inner.input(cells, "in"));
+        inner.connect(out, into, |[i]: [usize; 1]| (i == 0).then_some([1usize]));
+        inner.tasks(cells, |[_]: [usize; 1]| {
+            |_: &mut Context<'_>| Ok(Next::Done)
+        });
+        let inner = LocalGraph::build(inner).expect("a graph");
+        let mut graph = Description::new();
+        let outer = graph.family("outer", &[2], Placement::Block);
+        let ended = graph.event(outer, "ended");
+        graph.tasks(outer, move |[_]: [usize; 1]| {
+            Parent(inner.clone(), ended, None)
+        });
+        let graph = Graph::build(&comm, graph).expect("a graph");
+        let rank = comm.rank();
+        for workers in [1, 2] {
+            let inner = format!("task inner[1] of rank {rank} can no longer be fired");
+            let parts = [&inner, "'in' (from inner[0].out)"];
+            fails(graph.run_by(workers), ErrorKind::Task, &parts);
+        }
+    });
+}
+
+/// A cell of one rank fails before its node has begun a call: the calls of the other ranks fail,
+/// and do so at once in later runs.
+#[test]
+fn a_node_that_a_rank_does_not_begin_fails_on_the_others() {
+    for ranks in [2, 3] {
+        on_all(ranks, |comm| {
+            let last = comm.size() - 1;
+            let mut graph = Description::new();
+            let cells = graph.family("cell", &[comm.size()], Placement::Block);
+            let (out, sum) = (graph.output(cells, "out"), graph.input::<u64>(cells, "sum"));
+            graph.begins(out);
+            let node = Node::new("total", 3).add(&mut graph, &comm, |comm, own: Vec<u64>| {
+                let request = comm.iallreduce(own, vec![0u64], Op::Sum)?;
+                Ok(async { request.await.map(|(_, sum)| sum) })
+            });
+            let node = node.expect("a communicator");
+            graph.connect_here(out, node.input);
+            graph.connect_here(node.output, sum);
+            struct Cell {
+                fails: bool,
+                left: u64,
+                out: osier::task::Out<u64>,
+            }
+            impl Task for Cell {
+                fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+                    cx.put(self.out, &[1]);
+                    Ok(Next::Wait)
+                }
+
+                fn execute(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+                    self.left -= 1;
+                    if self.left == 0 {
+                        return Ok(Next::Done);
+                    }
+                    if self.fails {
+                        return Err("as asked".into());
+                    }
+                    cx.put(self.out, &[1]);
+                    Ok(Next::Wait)
+                }
+            }
+            graph.tasks(cells, move |[i]: [usize; 1]| Cell {
+                fails: i == last,
+                left: 3,
+                out,
+            });
+            let graph = Graph::build(&comm, graph).expect("a graph");
+            for run in 0..2 {
+                let ended = graph.run();
+                let parts: &[&str] = match (comm.rank() == last, run) {
+                    (true, 0) => &["as asked"],
+                    _ => &["task total["],
+                };
+                fails(ended, ErrorKind::Task, parts);
+            }
+            comm.barrier().expect("alive");
+        });
+    }
 }
 
 /// The sink's rank asks while the source computes, so that the answer follows the source's

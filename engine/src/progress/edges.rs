@@ -261,6 +261,10 @@ impl Lane {
         let active = self.edges.active.swap_remove(at);
         for early in active.early {
             if let Early::Message { kind, at, payload } = early {
+                if kind == wire::EDGE_LONG {
+                    // Its sender waits for a receive.
+                    self.refuse_long(at);
+                }
                 self.answer_for_ended(run.number, at, kind, &payload);
             }
         }

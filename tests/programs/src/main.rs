@@ -10,6 +10,7 @@ mod delayed;
 mod devices;
 mod foreign;
 mod garbled;
+mod graph_deaths;
 mod halts;
 mod joined;
 mod leavers;
@@ -111,6 +112,13 @@ fn main() -> ExitCode {
         ["slow", how] => slow(comm, how),
         ["blocks", how] => blocks::run(&universe, how),
         ["halts", how] => halts::run(comm, how),
+        ["graph-deaths", seed, victim, point] => {
+            let [seed, point] = [seed, point].map(|n| n.parse().expect("a number"));
+            graph_deaths::run(comm, seed, victim.parse().expect("a number"), point);
+        }
+        ["graph-traffic", seed] => {
+            graph_deaths::traffic(comm, seed.parse().expect("a number"));
+        }
         ["stuck", how] => still::stuck(comm, how),
         ["looks-stuck", how] => still::looks_stuck(comm, how),
         ["devices"] => devices::exchange(comm),

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Exit code of a rank that got an error.
 pub const TOLD: i32 = 3;
 /// Of one that was told a wrong source, tag or length.
-const WRONG: i32 = 7;
+pub const WRONG: i32 = 7;
 const ROUNDS: usize = 60;
 /// The first word of a block, without its version.
 const BLOCK: u64 = 0x4f53_4945_5252;

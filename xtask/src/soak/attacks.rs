@@ -74,7 +74,9 @@ pub fn kill(folder: &Path, seed: u64) -> Outcome {
     let of_launcher = dice.below(4) == 0;
     let begun = dice.below(6) > 0;
     let death = if report { "report" } else { "kill" };
-    let (what, mut options) = ("traffic", vec!["--on-death", death]);
+    let graphs = !devices && dice.below(3) == 0;
+    let mut options = vec!["--on-death", death];
+    let what = if graphs { "graph-traffic" } else { "traffic" };
     let what = if devices {
         options.extend(["--emulate-gpus", "1"]);
         format!("device-{what}")

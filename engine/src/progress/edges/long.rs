@@ -175,13 +175,15 @@ impl Lane {
     }
 
     fn has_arrived(&mut self, run: usize, at: At, whole: bool) {
+        let (peer, place) = (at.0, place_of(at));
+        let dead = self.port.peers[peer as usize].dead;
         if let Some(sink) = &mut self.edges.active[run].sink {
-            let (peer, place) = (at.0, place_of(at));
             match whole {
                 true => sink.arrived(peer, place),
-                // Of a peer that has ended its branches are told why.
                 false => {
-                    let _ = sink.failed(peer, place, "a message was cut short on its way");
+                    let cut = format!("a message of rank {peer} was cut short");
+                    let why = dead.map_or_else(String::new, |how| format!(": rank {peer} {how}"));
+                    let _ = sink.failed(peer, place, &(cut + &why));
                 }
             }
         }
@@ -221,6 +223,13 @@ impl Lane {
         };
         self.has_arrived(run, at, whole);
         for (kind, payload) in arriving.behind {
+            if !whole {
+                // The branch has failed: what came behind is not the next message.
+                if kind == wire::EDGE_LONG {
+                    self.refuse_long(at);
+                }
+                continue;
+            }
             let sound = self.take_edge(run, at, kind, &payload);
             self.port.counters.malformed += u64::from(!sound);
         }
