@@ -266,7 +266,7 @@ fn lists_to_lists() {
     }
 }
 
-/// Rows of so many blocks of `width` doubles, of which every `apart`-th is one of the row.
+/// Rows of given numbers of blocks of `width` doubles, of which every `apart`-th is one of the row.
 fn ragged(lengths: &[usize], width: usize, apart: usize) -> Type {
     let field = |(row, &length): (usize, &usize)| {
         let distance = (8 * width * apart) as isize;

@@ -50,7 +50,7 @@ impl EarlyLook {
 mod tests {
     use super::*;
 
-    /// Looks of so many receives, whose messages are there as a function says.
+    /// How often a number of receives look, whose messages are there as a function says.
     fn looks(receives: u32, is_there: impl Fn(u32) -> bool) -> u32 {
         let mut early = EarlyLook::default();
         let mut looks = 0;

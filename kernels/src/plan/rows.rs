@@ -71,7 +71,7 @@ impl RowBlocks {
         self.bytes | self.distance as u64
     }
 
-    /// A row without an end, for words of so many bytes: its place and length are in the list.
+    /// A row without an end, for words of this many bytes: its place and length are in the list.
     pub(crate) fn kernel_box(&self, width: usize) -> KernelBox {
         let words = self.bytes / width as u64;
         // Numbers of blocks are below 2^31 (invariant 1): further quotients are 0.

@@ -12,7 +12,7 @@ use super::chance::{Random, mix};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Adds the node of a family, for so many ranks and firings: where tasks put their parts, and get
+/// Adds the node of a family, by ranks and firings: where tasks put their parts, and get
 /// the sum.
 pub type AddNode<'a> = dyn Fn(&mut Description, usize, usize, u64) -> (In<u64>, Out<u64>) + 'a;
 
