@@ -301,7 +301,10 @@ impl Lane {
             (None, None) => return,
         };
         if self.edges.of(number).is_some_and(|a| a.sink.is_some()) {
-            // What it sent before was handled.
+            // What it sent before was handled, but for long messages that have just arrived.
+            if !self.edges.arriving.is_empty() {
+                self.settle_arriving();
+            }
             self.hand(number, Early::Gone { peer, how, orderly });
         }
     }
@@ -434,19 +437,20 @@ impl Lane {
     /// As [`Lane::progress`], by a worker of a graph that has the lane.
     #[inline]
     pub fn progress_for_graph(&mut self) -> bool {
+        let mut any = false;
+        if !self.edges.sent.is_empty() {
+            any |= self.settle_sent();
+        }
+        // Before what is kept, where the end of their sender may be.
+        if !self.edges.arriving.is_empty() {
+            any |= self.settle_arriving();
+        }
         for at in 0..self.edges.active.len() {
             let active = &self.edges.active[at];
             let waits = !active.early.is_empty();
             if waits && active.sink.as_ref().is_some_and(|sink| sink.may_touch()) {
                 self.hand_early(at);
             }
-        }
-        let mut any = false;
-        if !self.edges.sent.is_empty() {
-            any |= self.settle_sent();
-        }
-        if !self.edges.arriving.is_empty() {
-            any |= self.settle_arriving();
         }
         // A task that can run goes before everything else, but not for ever.
         self.edges.turns = self.edges.turns.wrapping_add(1);
