@@ -27,11 +27,8 @@ use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Report,
 use osier::{Communicator, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Priority of a column whose path to the root is the critical one.
-const MOST_URGENT: f64 = 1e6;
-/// Share of the critical path by which a column's longest path may be shorter, for it to be
-/// urgent.
-const SLACK: f64 = 0.1;
+/// Priority of the column with the longest path to the root.
+const MOST_URGENT: f64 = 1e9;
 
 /// A graph of tasks that factors a matrix.
 #[derive(Debug)]
@@ -153,6 +150,7 @@ fn describe(shared: &Arc<Shared>, deal: Deal) -> Description {
         (of.symbolic.updates_of(target).end == b + 1).then_some([target])
     });
 
+    graph.exact_priorities();
     let priorities = Arc::new(priorities(&analysis.symbolic));
     let of = priorities.clone();
     graph.priority(panels, move |[k]: [usize; 1]| of[k]);
@@ -241,29 +239,19 @@ impl Task for Panel {
     }
 }
 
-/// Priorities of columns: above 0 on paths to the root of the elimination tree that are
-/// nearly as long as the longest, by operations; the higher, the more are left to the root.
+/// Priorities of columns: the higher, the more operations are left from there to the root of the
+/// elimination tree.
 fn priorities(symbolic: &Symbolic) -> Vec<i32> {
     let count = symbolic.supernodes();
-    let own: Vec<f64> = (0..count).map(|k| flops(symbolic, k)).collect();
-    // To the root, the own operations included; from the deepest leaf, without them.
-    let (mut up, mut down) = (own.clone(), vec![0.0f64; count]);
+    let mut up: Vec<f64> = (0..count).map(|k| flops(symbolic, k)).collect();
     for k in (0..count).rev() {
         if let Some(parent) = symbolic.parent(k) {
             up[k] += up[parent];
         }
     }
-    for k in 0..count {
-        if let Some(parent) = symbolic.parent(k) {
-            down[parent] = down[parent].max(down[k] + own[k]);
-        }
-    }
-    let critical = up.iter().copied().fold(0.0, f64::max);
-    let priority = |k: usize| match down[k] + up[k] >= (1.0 - SLACK) * critical {
-        true => 1 + (MOST_URGENT * up[k] / critical.max(1.0)) as i32,
-        false => 0,
-    };
-    (0..count).map(priority).collect()
+    let longest = up.iter().copied().fold(1.0, f64::max);
+    let priority = |up: &f64| (MOST_URGENT * (up / longest)) as i32;
+    up.iter().map(priority).collect()
 }
 
 #[cfg(test)]
@@ -274,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_critical_path_is_urgent_and_more_so_further_down() {
+    fn columns_further_from_the_root_are_more_urgent() {
         let source = Source {
             name: "grid".into(),
             line: 0,
@@ -288,15 +276,13 @@ mod tests {
         let analysis = Analysis::new(&source, Ordering::Dissection(8), widths).expect("regular");
         let symbolic = &analysis.symbolic;
         let priorities = priorities(symbolic);
-        assert!(priorities.contains(&0));
-        let first = (0..priorities.len())
-            .max_by_key(|k| priorities[*k])
-            .expect("some");
-        let mut at = first;
-        while let Some(parent) = symbolic.parent(at) {
-            assert!(priorities[parent] > 0 && priorities[parent] < priorities[at]);
-            at = parent;
+        for (k, priority) in priorities.iter().enumerate() {
+            match symbolic.parent(k) {
+                Some(parent) => assert!(priorities[parent] < *priority),
+                None => assert!(*priority > 0),
+            }
         }
-        assert_eq!(at, symbolic.supernodes() - 1);
+        let most = priorities.iter().max();
+        assert_eq!(most, Some(&(MOST_URGENT as i32)));
     }
 }
