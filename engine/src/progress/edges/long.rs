@@ -18,7 +18,7 @@
 //!    until the receive has.
 
 use super::super::lane::Lane;
-use super::super::op::{Mode, Posted};
+use super::super::op::{Mode, Outcome, Posted};
 use super::{At, EdgeMemory, EdgeRun, Edges, MOST_EARLY, place_of};
 use crate::exec::foreign::Foreign;
 use crate::matching::Pattern;
@@ -125,7 +125,7 @@ impl Lane {
         let bytes = view.bytes();
         // Not by `irecv`, which would poll: this is a message that is being handled.
         match self.post(view, Pattern::exact(at.0, at.1)) {
-            Ok(Posted::Done(outcome)) => self.has_arrived(run, at, outcome.bytes == bytes),
+            Ok(Posted::Done(outcome)) => self.has_arrived(run, at, is_whole(&outcome, bytes)),
             Ok(Posted::Pending(handle)) => {
                 let arriving = Arriving {
                     handle,
@@ -135,7 +135,7 @@ impl Lane {
                 let number = self.edges.active[run].run.number;
                 self.edges.arriving.insert((number, at), arriving);
             }
-            Err(_) => self.has_arrived(run, at, false),
+            Err(e) => self.has_arrived(run, at, Err(e.to_string())),
         }
         true
     }
@@ -174,16 +174,15 @@ impl Lane {
         }
     }
 
-    fn has_arrived(&mut self, run: usize, at: At, whole: bool) {
+    /// A long message is in its slot, or why it is not.
+    fn has_arrived(&mut self, run: usize, at: At, ended: Result<(), String>) {
         let (peer, place) = (at.0, place_of(at));
-        let dead = self.port.peers[peer as usize].dead;
         if let Some(sink) = &mut self.edges.active[run].sink {
-            match whole {
-                true => sink.arrived(peer, place),
-                false => {
-                    let cut = format!("a message of rank {peer} was cut short");
-                    let why = dead.map_or_else(String::new, |how| format!(": rank {peer} {how}"));
-                    let _ = sink.failed(peer, place, &(cut + &why));
+            match ended {
+                Ok(()) => sink.arrived(peer, place),
+                Err(why) => {
+                    let why = format!("a message of rank {peer} was cut short: {why}");
+                    let _ = sink.failed(peer, place, &why);
                 }
             }
         }
@@ -211,8 +210,12 @@ impl Lane {
     }
 
     fn end_arriving(&mut self, number: u32, at: At, arriving: Arriving) {
-        let taken = self.take(arriving.handle);
-        let whole = matches!(&taken, Some(Ok(outcome)) if outcome.bytes == arriving.bytes);
+        let ended = match self.take(arriving.handle) {
+            Some(Ok(outcome)) => is_whole(&outcome, arriving.bytes),
+            Some(Err(e)) => Err(e.to_string()),
+            None => Err("its receive has not ended".into()),
+        };
+        let whole = ended.is_ok();
         let Some(run) = self.edges.position(number) else {
             for (kind, _) in arriving.behind {
                 if kind == wire::EDGE_LONG {
@@ -221,7 +224,7 @@ impl Lane {
             }
             return self.release_closing(number);
         };
-        self.has_arrived(run, at, whole);
+        self.has_arrived(run, at, ended);
         for (kind, payload) in arriving.behind {
             if !whole {
                 // The branch has failed: what came behind is not the next message.
@@ -245,5 +248,13 @@ impl Lane {
             let (_, sink) = closing.swap_remove(at);
             self.port.owed.drop(Some(Foreign::Value(Box::new(sink))));
         }
+    }
+}
+
+/// Whether all bytes of a message have come.
+fn is_whole(outcome: &Outcome, bytes: usize) -> Result<(), String> {
+    match outcome.bytes == bytes {
+        true => Ok(()),
+        false => Err(format!("{} of {bytes} bytes", outcome.bytes)),
     }
 }
