@@ -1,9 +1,10 @@
 //! A pattern as a graph of persistent tasks, one for each block of points and phase.
 //!
-//! A task computes the points of its block one after the other. Its output holds a cell of each,
-//! goes to every block that needs any of them, and a task fires once all blocks that it needs any
-//! of have sent theirs: fewer firings and messages than with a task for each point, and less
-//! freedom. Blocks fire at every step, those without points in it too.
+//! A task computes the points of its block one after the other. Its output holds the cells of
+//! those that any other block needs, goes to every block that needs any of them, and a task fires
+//! once all blocks that it needs any of have sent theirs: fewer firings and messages than with a
+//! task for each point, and less freedom. Blocks fire at every step, those without points in it
+//! too.
 //!
 //! Phases are those of [`super::graph`]; where there is one only, a task keeps its own output of
 //! the last step, else it sends it to itself.
@@ -38,6 +39,18 @@ fn producers(run: &Run, set: usize, block: usize) -> Vec<usize> {
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// The points of a block that are sent, ascending: those that other blocks need by a dependence
+/// set, or itself where it sends to itself.
+fn sent(run: &Run, set: usize, block: usize) -> Vec<usize> {
+    let (own, to_itself) = (points_of(run, block), run.graph.sets() > 1);
+    let consumers = (0..run.graph.width).filter(|i| to_itself || !own.contains(i));
+    let needed = consumers.flat_map(|i| run.graph.dependences(set, i));
+    let mut needed: Vec<usize> = needed.filter(|j| own.contains(j)).collect();
+    needed.sort_unstable();
+    needed.dedup();
+    needed
 }
 
 /// The graph of a run.
@@ -91,6 +104,9 @@ struct Block {
     /// Of the last step, and of this one.
     before: Vec<u64>,
     output: Vec<u64>,
+    /// Where in it the cells are that are sent, and those; none: all of it is sent.
+    sent_from: Vec<usize>,
+    message: Vec<u64>,
 }
 
 impl Block {
@@ -98,12 +114,23 @@ impl Block {
         let phases = run.graph.sets();
         let set = run.graph.set_at(phase + phases);
         let producers = producers(run, set, block);
-        let need = |j: usize| Need {
-            point: j,
-            message: producers.iter().position(|other| *other == j / run.block),
-            at: j % run.block * run.words,
+        let messages: Vec<Vec<usize>> = producers.iter().map(|p| sent(run, set, *p)).collect();
+        let need = |j: usize| {
+            let message = producers.iter().position(|other| *other == j / run.block);
+            let place = message.and_then(|m| messages[m].binary_search(&j).ok());
+            Need {
+                point: j,
+                message,
+                at: place.unwrap_or(j % run.block) * run.words,
+            }
         };
         let points = points_of(run, block);
+        let next = run.graph.set_at((phase + 1) % phases + phases);
+        let is_sent = sent(run, next, block).into_iter();
+        let mut sent_from: Vec<usize> = is_sent.map(|j| (j - points.start) * run.words).collect();
+        if sent_from.len() == points.len() {
+            sent_from.clear();
+        }
         let needs = points.clone().map(|i| {
             let all = run.graph.dependences(set, i).into_iter();
             all.map(need).collect()
@@ -118,6 +145,8 @@ impl Block {
             ports,
             before: vec![0; words],
             output: vec![0; words],
+            message: vec![0; sent_from.len() * run.words],
+            sent_from,
             run: run.clone(),
         }
     }
@@ -168,7 +197,16 @@ impl Block {
         if let Some(ports) = self.ports
             && t + 1 < steps
         {
-            cx.put(ports.output, &self.output);
+            match self.sent_from.is_empty() {
+                true => cx.put(ports.output, &self.output),
+                false => {
+                    let cells = self.message.chunks_exact_mut(words);
+                    for (cell, from) in cells.zip(&self.sent_from) {
+                        cell.copy_from_slice(&self.output[*from..][..words]);
+                    }
+                    cx.put(ports.output, &self.message);
+                }
+            }
         }
         std::mem::swap(&mut self.before, &mut self.output);
         self.step += self.phases;
