@@ -242,7 +242,7 @@ impl Builder<'_> {
         let one = scale.of("64K", "256M", "64K,1M,16M,256M");
         let random = scale.of(
             "--sizes 64K --trees 4",
-            "--sizes 256M --trees 8",
+            "--sizes 256M --trees 6",
             "--sizes 1M,256M --trees 400",
         );
         let lists = scale.of(
@@ -301,7 +301,7 @@ impl Builder<'_> {
         ));
         command.push(self.program("osier"));
         command.extend(words(
-            "bench pack --device --shapes T,transpose,aos-4-of-32 --sizes 256M -i 1 -x 0 -r 1",
+            "bench pack --device --shapes T,transpose,aos-4-of-32 --sizes 64M -i 1 -x 0 -r 1",
         ));
         self.add(PART, "profile", 25, command);
     }
