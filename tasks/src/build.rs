@@ -23,17 +23,20 @@ use crate::placement::{Placed, PlacementError};
 use crate::rule::Rule;
 use crate::shape::{
     BranchShape, FamilyShape, InputShape, OutputShape, RemoteShape, Shape, Source, TaskShape,
-    name_of,
+    Window, name_of,
 };
 use crate::slot::most_short;
 use crate::space::SpaceError;
 use crate::word::MOST_EDGES;
 use std::fmt;
 
-/// Slots of a branch, unless the port says otherwise: of messages that fit into them, and of
+/// Slots of a branch, unless the port says otherwise: of elements that fit into them, and of
 /// longer ones.
 const SLOTS_OF_SMALL: u32 = 8;
 const SLOTS: u32 = 2;
+/// Factor of the slots of a branch from another rank, so that credit, a message of its own, is
+/// rarely sent; and the number of slots that a message counts for which does not lie in one.
+const SLOTS_BETWEEN_RANKS: u32 = 8;
 /// Most branches from one rank to another.
 pub const MOST_PLACES: u32 = 1 << 26;
 /// More are not worth their memory.
@@ -403,6 +406,7 @@ impl<'a> Assembly<'a> {
             families: Vec::new(),
             tasks: Vec::new(),
             port_ends: Vec::new(),
+            input_types: Vec::new(),
             inputs: Vec::new(),
             branches: Vec::new(),
             consumers: Vec::new(),
@@ -415,6 +419,10 @@ impl<'a> Assembly<'a> {
         for (number, family) in graph.families.iter().enumerate() {
             let from = small(shape.tasks.len())?;
             let elements = small(shape.elements.len())?;
+            let first_type = small(shape.input_types.len())?;
+            let types = family.inputs.iter().map(|port| port.element.id);
+            shape.input_types.extend(types);
+            let types = first_type..small(shape.input_types.len())?;
             shape
                 .elements
                 .extend(family.outputs.iter().map(|port| port.element.clone()));
@@ -428,7 +436,7 @@ impl<'a> Assembly<'a> {
                         here: None,
                         remotes: 0..0,
                         element,
-                        slots: slots_of(output),
+                        window: Window::between_ranks(output),
                     });
                 }
                 shape.tasks.push(TaskShape {
@@ -436,15 +444,15 @@ impl<'a> Assembly<'a> {
                     number: *own,
                     inputs: 0..0,
                     ports: 0,
+                    types: types.clone(),
                     outputs: outputs..small(shape.outputs.len())?,
                 });
             }
-            let typed = |port: &Port| (port.name.clone(), port.element.id);
             shape.families.push(FamilyShape {
                 name: family.name.clone(),
                 extents: family.space.extents().into(),
                 tasks: from..small(shape.tasks.len())?,
-                inputs: family.inputs.iter().map(typed).collect(),
+                inputs: family.inputs.iter().map(|port| port.name.clone()).collect(),
                 outputs: family
                     .outputs
                     .iter()
@@ -589,18 +597,22 @@ impl<'a> Assembly<'a> {
             let (family, _, port) = told.producer;
             let element = self.shape.families[family as usize].elements + port;
             let output = &self.graph.families[family as usize].outputs[port as usize];
+            let window = match told.source {
+                Source::Here(_) => Window::here(output),
+                Source::Rank { .. } => Window::between_ranks(output),
+            };
             if let Source::Here(output) = told.source {
                 self.shape.outputs[output as usize].here = Some(branch as u32);
             }
             self.shape.branches.push(BranchShape {
                 source: told.source,
-                slots: slots_of(output),
+                window,
                 consumers: from..small(self.shape.consumers.len())?,
                 element,
             });
         }
         let slots = self.shape.branches.iter();
-        small(slots.map(|branch| branch.slots as usize).sum()).map(drop)
+        small(slots.map(|branch| branch.window.slots as usize).sum()).map(drop)
     }
 
     /// The branches to other ranks, as the own letters tell of them.
@@ -648,14 +660,31 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// Messages of a port that a rank keeps: a power of two.
-fn slots_of(port: &Port) -> u32 {
-    let usual = match most_short(&port.element) > 0 {
-        true => SLOTS_OF_SMALL,
-        false => SLOTS,
-    };
-    let slots = port.slots.unwrap_or(usual);
-    slots.clamp(1, MOST_SLOTS).next_power_of_two()
+impl Window {
+    /// Of a branch within a rank.
+    fn here(port: &Port) -> Window {
+        let usual = match most_short(&port.element) > 0 {
+            true => SLOTS_OF_SMALL,
+            false => SLOTS,
+        };
+        let slots = port.slots.unwrap_or(usual);
+        Window {
+            slots: slots.clamp(1, MOST_SLOTS).next_power_of_two(),
+            long: 1,
+        }
+    }
+
+    /// Of a branch from another rank.
+    fn between_ranks(port: &Port) -> Window {
+        let here = Window::here(port);
+        if port.slots.is_some() || most_short(&port.element) == 0 {
+            return here;
+        }
+        Window {
+            slots: here.slots * SLOTS_BETWEEN_RANKS,
+            long: SLOTS_BETWEEN_RANKS,
+        }
+    }
 }
 
 fn small(number: usize) -> Result<u32, BuildError> {

@@ -12,17 +12,20 @@ use crate::child::{Argument, Child, LocalGraph};
 use crate::describe::{Event, In, Out};
 use crate::event::Signal;
 use crate::instance::{Fired, Instance};
+use crate::shape::TaskShape;
 use crate::task::TaskError;
 use osier_datatype::{Datatype, Signature};
 use osier_engine::view::{RawView, View, ViewMut};
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// The call of a task.
 pub struct Context<'a> {
     instance: &'a Instance,
+    own: &'a TaskShape,
     task: u32,
     firing: u64,
     lines: Cell<bool>,
@@ -71,6 +74,37 @@ impl<T> Received<'_, T> {
     }
 }
 
+/// The messages of a firing on the edges into a port.
+struct Messages<'c, 'a, T> {
+    cx: &'c Context<'a>,
+    edges: Range<u32>,
+    /// The edge that it is at, and the messages that are left of it.
+    input: u32,
+    next: u32,
+    left: u32,
+    elements: PhantomData<T>,
+}
+
+impl<'c, T: Datatype> Iterator for Messages<'c, '_, T> {
+    type Item = Received<'c, T>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Received<'c, T>> {
+        let instance = self.cx.instance;
+        while self.left == 0 {
+            self.input = self.edges.next()?;
+            (self.next, self.left) = instance.offered(self.input);
+        }
+        let number = self.next;
+        (self.next, self.left) = (number.wrapping_add(1), self.left - 1);
+        Some(Received {
+            instance,
+            input: self.input,
+            elements: self.cx.read(self.input, number),
+        })
+    }
+}
+
 impl<'a> Context<'a> {
     #[inline]
     pub(crate) fn new(
@@ -81,6 +115,7 @@ impl<'a> Context<'a> {
     ) -> Self {
         Self {
             instance,
+            own: &instance.shape.tasks[task as usize],
             task,
             firing,
             lines: Cell::new(false),
@@ -101,7 +136,7 @@ impl<'a> Context<'a> {
 
     /// Number of the task in its family, in row-major order.
     pub fn number(&self) -> u64 {
-        self.instance.shape.tasks[self.task as usize].number
+        self.own.number
     }
 
     /// Number of the run, counted from 1; the same on all ranks.
@@ -159,15 +194,12 @@ impl<'a> Context<'a> {
     /// The port is of another family or graph.
     #[inline]
     fn edges<T: 'static>(&self, port: In<T>) -> Range<u32> {
-        let shape = &self.instance.shape;
-        let family = shape.tasks[self.task as usize].family;
-        let inputs = &shape.families[family as usize].inputs;
-        let same = |input: &(String, TypeId)| input.1 == TypeId::of::<T>();
-        let fits = port.0 == family && inputs.get(port.1 as usize).is_some_and(same);
-        if !fits {
+        let (shape, own) = (&*self.instance.shape, self.own);
+        let fits = port.0 == own.family && port.1 < own.types.end - own.types.start;
+        if !fits || shape.input_types[(own.types.start + port.1) as usize] != TypeId::of::<T>() {
             foreign_port(std::any::type_name::<T>());
         }
-        shape.edges_of(self.task, port.1)
+        shape.edges_into(own, port.1)
     }
 
     #[inline]
@@ -208,14 +240,14 @@ impl<'a> Context<'a> {
     /// The port is of another family.
     #[inline]
     pub fn each<T: Datatype>(&self, port: In<T>) -> impl Iterator<Item = Received<'_, T>> {
-        self.edges(port).flat_map(move |input| {
-            let (first, offered) = self.instance.offered(input);
-            (0..offered).map(move |message| Received {
-                instance: self.instance,
-                input,
-                elements: self.read(input, first.wrapping_add(message)),
-            })
-        })
+        Messages {
+            cx: self,
+            edges: self.edges(port),
+            input: 0,
+            next: 0,
+            left: 0,
+            elements: PhantomData,
+        }
     }
 
     /// The message of this firing on the one edge into a port, as a vector: without a copy if
@@ -245,9 +277,8 @@ impl<'a> Context<'a> {
     /// The output port of the task, and what it consists of.
     #[inline]
     fn output<T: 'static>(&self, port: Out<T>) -> u32 {
-        let task = &self.instance.shape.tasks[self.task as usize];
-        let output = task.outputs.start + port.1;
-        let fits = port.0 == task.family && output < task.outputs.end;
+        let output = self.own.outputs.start + port.1;
+        let fits = port.0 == self.own.family && output < self.own.outputs.end;
         if !fits || self.instance.outputs[output as usize].id != TypeId::of::<T>() {
             foreign_port(std::any::type_name::<T>());
         }

@@ -3,6 +3,7 @@
 use crate::failure::{Cause, Failure};
 use crate::instance::{DROPPED, Fired, Instance, NO_MORE};
 use crate::orphan::ASKED;
+use crate::slot::most_short;
 use crate::sync::add;
 use crate::writing::Destination;
 use std::sync::Arc;
@@ -74,8 +75,10 @@ impl Instance {
             }
             return Room::At(delivery.packed.as_mut_ptr());
         }
+        let (slot, len) = (self.slot(branch, number), bytes / size);
+        self.warm(branch, slot, number, len > most_short(element));
         // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
-        match unsafe { self.slot(branch, number).try_room(element, bytes / size) } {
+        match unsafe { slot.try_room(element, len) } {
             Some(room) => Room::At(room),
             None => Room::None,
         }
@@ -143,7 +146,7 @@ impl Instance {
             return true;
         }
         let output = self.shape.remotes[remote as usize].output;
-        let most = self.shape.outputs[output as usize].slots;
+        let most = self.shape.outputs[output as usize].window.slots;
         let credits = &self.credits[remote as usize];
         if credits.load(Ordering::SeqCst) > DROPPED / 2 {
             return true;

@@ -157,7 +157,7 @@ impl Graph {
             extents: family.extents.clone(),
             placement: format!("{:?}", described.placement),
             rule: format!("{:?}", family.rule),
-            inputs: family.inputs.iter().map(|(name, _)| name.clone()).collect(),
+            inputs: family.inputs.clone(),
             outputs: family.outputs.clone(),
             begins: family.begins.clone(),
             took_ns: times.map(|_| of_all(at)),
@@ -282,7 +282,7 @@ impl Graph {
             );
             let out = family.outputs.get(port as usize);
             let into = consumers.inputs.get(to_port as usize);
-            let (Some(out), Some((into, _))) = (out, into) else {
+            let (Some(out), Some(into)) = (out, into) else {
                 return Err(BuildError::Malformed { rank, word: 1 });
             };
             let label = match label {

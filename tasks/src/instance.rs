@@ -155,7 +155,7 @@ pub(crate) struct OutputState {
 pub(crate) struct BranchState {
     /// The first slot, and their number less one: a power of two.
     slots: u32,
-    mask: u32,
+    pub mask: u32,
     /// Number of the next message; only its writer stores (invariant 2).
     pub next: AtomicU32,
     /// Of a branch from another rank: the first message that not all have read.
@@ -339,10 +339,10 @@ impl Instance {
         let mut slots = 0u32;
         let branches = shape.branches.iter().map(|branch| {
             let first = slots;
-            slots += branch.slots;
+            slots += branch.window.slots;
             BranchState {
                 slots: first,
-                mask: branch.slots - 1,
+                mask: branch.window.slots - 1,
                 next: AtomicU32::new(0),
                 tail: AtomicU32::new(0),
                 owed: AtomicU32::new(0),
@@ -403,7 +403,7 @@ impl Instance {
                 most_copied: copied.unwrap_or(usize::MAX),
             }
         });
-        let of_output = |output: u32| shape.outputs[output as usize].slots;
+        let of_output = |output: u32| shape.outputs[output as usize].window.slots;
         let credits = shape
             .remotes
             .iter()

@@ -291,8 +291,7 @@ impl Instance {
     fn port_of(&self, input: u32) -> &str {
         let edge = &self.shape.inputs[input as usize];
         let family = self.shape.tasks[edge.task as usize].family;
-        let (name, _) = &self.shape.families[family as usize].inputs[edge.port as usize];
-        name
+        &self.shape.families[family as usize].inputs[edge.port as usize]
     }
 
     fn explain_of(&self, task: u32) -> Option<&Explain> {
@@ -309,7 +308,7 @@ impl Instance {
                 let family = self.shape.tasks[task as usize].family;
                 let port = (told as u32 >> 3) as usize;
                 let ports = &self.shape.families[family as usize].inputs;
-                let name = ports.get(port).map_or("?", |(name, _)| name);
+                let name = ports.get(port).map_or("?", String::as_str);
                 format!("rule count {} on '{name}'", told >> 32)
             }
             OWN => "rule own".into(),

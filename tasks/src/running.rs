@@ -250,10 +250,16 @@ impl Instance {
     /// An edge without which the rule cannot be met: one of a conjunction that will have no
     /// more messages. Of a rule that is asked, one whose producer has failed, or the last one, if
     /// none will have more.
+    #[inline]
     fn failed_edge(&self, task: u32, rule: &Rule) -> Option<u32> {
-        if !self.failed.load(Ordering::Acquire) {
-            return None;
+        match self.failed.load(Ordering::Acquire) {
+            true => self.find_failed_edge(task, rule),
+            false => None,
         }
+    }
+
+    #[cold]
+    fn find_failed_edge(&self, task: u32, rule: &Rule) -> Option<u32> {
         let inputs = self.shape.tasks[task as usize].inputs.clone();
         let named = |e: &u32| rule.names(self.shape.inputs[*e as usize].port);
         let is_failed = |e: &u32| self.edges[*e as usize].word.is_failed();

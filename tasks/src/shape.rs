@@ -11,8 +11,8 @@ pub struct FamilyShape {
     pub name: String,
     pub extents: Vec<usize>,
     pub tasks: Range<u32>,
-    /// Its input ports, with the types of their elements.
-    pub inputs: Vec<(String, TypeId)>,
+    /// Its input ports.
+    pub inputs: Vec<String>,
     pub outputs: Vec<String>,
     pub rule: Rule,
     /// Of its output ports: whether `init` puts messages there.
@@ -33,6 +33,8 @@ pub struct TaskShape {
     pub inputs: Range<u32>,
     /// Where the ends of its input ports are in [`Shape::port_ends`].
     pub ports: u32,
+    /// Types of their elements, in [`Shape::input_types`].
+    pub types: Range<u32>,
     /// Its output ports.
     pub outputs: Range<u32>,
 }
@@ -57,11 +59,29 @@ pub enum Source {
     Rank { rank: u32, place: u32 },
 }
 
+/// How many messages of a branch may be unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// A power of two.
+    pub slots: u32,
+    /// As how many of these a message counts that does not lie in its slot; at most one more than
+    /// half of them, so that credit that is not sent yet never keeps one back.
+    pub long: u32,
+}
+
+impl Window {
+    /// As how many slots a message counts.
+    #[inline]
+    pub fn weight(self, is_long: bool) -> u32 {
+        if is_long { self.long } else { 1 }
+    }
+}
+
 /// The edges from an output port to the tasks of this rank.
 #[derive(Clone, Debug)]
 pub struct BranchShape {
     pub source: Source,
-    pub slots: u32,
+    pub window: Window,
     /// In [`Shape::consumers`].
     pub consumers: Range<u32>,
     /// Of its messages, in [`Shape::elements`].
@@ -77,7 +97,8 @@ pub struct OutputShape {
     /// Branches to others, in [`Shape::remotes`].
     pub remotes: Range<u32>,
     pub element: u32,
-    pub slots: u32,
+    /// Of its branches to other ranks.
+    pub window: Window,
 }
 
 /// A branch to another rank.
@@ -97,6 +118,8 @@ pub struct Shape {
     pub families: Vec<FamilyShape>,
     pub tasks: Vec<TaskShape>,
     pub port_ends: Vec<u32>,
+    /// Of the input ports of all families.
+    pub input_types: Vec<TypeId>,
     pub inputs: Vec<InputShape>,
     pub branches: Vec<BranchShape>,
     /// Edges into tasks, by branch.
@@ -148,7 +171,7 @@ impl Shape {
         let (family, number, port) = edge.producer;
         format!(
             "'{}' (from {}.{})",
-            self.families[task.family as usize].inputs[edge.port as usize].0,
+            self.families[task.family as usize].inputs[edge.port as usize],
             self.name_of(family, number),
             self.families[family as usize].outputs[port as usize]
         )
@@ -171,11 +194,16 @@ impl Shape {
 
     /// The edges into a port of a task.
     pub fn edges_of(&self, task: u32, port: u32) -> Range<u32> {
-        let shape = &self.tasks[task as usize];
-        let end = self.port_ends[(shape.ports + port) as usize];
+        self.edges_into(&self.tasks[task as usize], port)
+    }
+
+    /// The same of a task that was looked up.
+    #[inline]
+    pub fn edges_into(&self, task: &TaskShape, port: u32) -> Range<u32> {
+        let end = self.port_ends[(task.ports + port) as usize];
         let from = match port {
-            0 => shape.inputs.start,
-            _ => self.port_ends[(shape.ports + port) as usize - 1],
+            0 => task.inputs.start,
+            _ => self.port_ends[(task.ports + port) as usize - 1],
         };
         from..end
     }

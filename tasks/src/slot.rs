@@ -15,7 +15,7 @@
 //! 5. Callers of unsafe functions keep what these ask of them.
 
 use crate::describe::Element;
-use crate::sync::{AtomicU32, Ordering, add};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, add};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -49,6 +49,8 @@ pub struct Slot {
     readers: AtomicU32,
     /// The message lies at `heap`. Part of the contents, here for the sake of the size.
     on_heap: UnsafeCell<bool>,
+    /// The last message was longer than a slot.
+    was_long: AtomicBool,
     contents: UnsafeCell<Contents>,
 }
 
@@ -63,6 +65,7 @@ impl Slot {
         Self {
             readers: AtomicU32::new(0),
             on_heap: UnsafeCell::new(false),
+            was_long: AtomicBool::new(false),
             contents: UnsafeCell::new(Contents {
                 len: 0,
                 capacity: 0,
@@ -90,6 +93,7 @@ impl Slot {
         let (contents, on_heap) = unsafe { self.contents_mut() };
         contents.len = len;
         *on_heap = len > most_short(element);
+        self.was_long.store(*on_heap, Ordering::Relaxed);
         match *on_heap {
             false => contents.short.as_mut_ptr().cast(),
             true => {
@@ -138,6 +142,7 @@ impl Slot {
         // SAFETY: invariant 5: the caller's contract: nobody else is here.
         let (contents, on_heap) = unsafe { self.contents_mut() };
         (contents.len, *on_heap) = (len, false);
+        self.was_long.store(false, Ordering::Relaxed);
         Some(contents.short.as_mut_ptr().cast())
     }
 
@@ -153,6 +158,37 @@ impl Slot {
         unsafe { contents.free(element) };
         (contents.heap, contents.capacity) = (heap, capacity);
         (contents.len, *on_heap) = (len, true);
+        self.was_long
+            .store(len > most_short(element), Ordering::Relaxed);
+    }
+
+    /// Whether the last message here was longer than a slot, be it taken or not.
+    #[inline]
+    pub fn was_long(&self) -> bool {
+        self.was_long.load(Ordering::Relaxed)
+    }
+
+    /// Whether the slot has memory for long messages.
+    ///
+    /// # Safety
+    /// The slot is free and the caller its writer (invariant 1).
+    pub unsafe fn has_memory(&self) -> bool {
+        // SAFETY: invariant 5: the caller's contract: nobody else is here.
+        unsafe { self.contents_mut() }.0.capacity > 0
+    }
+
+    /// Takes over the memory of another slot of the branch.
+    ///
+    /// # Safety
+    /// Both are free, the caller is their writer (invariant 1), and this one has no memory.
+    pub unsafe fn take_memory(&self, other: &Slot) {
+        // SAFETY: invariant 5: the caller's contract: nobody else is here.
+        let (from, _) = unsafe { other.contents_mut() };
+        let memory = (from.heap, from.capacity);
+        (from.heap, from.capacity) = (std::ptr::null_mut(), 0);
+        // SAFETY: invariant 5: the caller's contract: nobody else is here.
+        let (to, _) = unsafe { self.contents_mut() };
+        (to.heap, to.capacity) = memory;
     }
 
     /// The message may be read, by this many consumers.
@@ -312,6 +348,33 @@ mod tests {
         }
         // SAFETY: invariant 4, and nobody else is here.
         unsafe { slot.clear(&element) };
+    }
+
+    #[test]
+    fn memory_moves_from_slot_to_slot() {
+        let (one, other) = (Slot::free(), Slot::free());
+        let element = Element::of::<u64>();
+        write(&one, &[1u64; 100]);
+        // SAFETY: invariant 2: published, and not released.
+        let at = unsafe { one.message() }.0;
+        assert!(one.release(false) && one.was_long());
+        // SAFETY: invariant 1: both are free, and only this thread is here.
+        unsafe { other.take_memory(&one) };
+        // SAFETY: invariant 1: as above.
+        assert!(unsafe { other.has_memory() });
+        // SAFETY: invariant 1: as above.
+        assert!(!unsafe { one.has_memory() });
+        write(&other, &[2u64; 90]);
+        write(&one, &[3u64; 4]);
+        // SAFETY: invariant 2: published, and not released.
+        assert_eq!(unsafe { other.message() }.0, at);
+        assert_eq!(
+            (read::<u64>(&one), read::<u64>(&other)),
+            (vec![3; 4], vec![2; 90])
+        );
+        assert!(!one.was_long() && one.release(false) && other.release(false));
+        // SAFETY: invariant 4, and nobody else is here.
+        unsafe { other.clear(&element) };
     }
 
     #[test]

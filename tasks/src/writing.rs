@@ -3,13 +3,16 @@
 use crate::instance::{DROPPED, Fired, Instance, Waiting};
 use crate::memory::Memory;
 use crate::shape::Source;
-use crate::slot::Slot;
+use crate::slot::{Slot, most_short};
 use crate::sync::{add, take};
 use crate::word::Meaning;
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Slots before the next one in which memory is looked for that it may use.
+const MOST_LOOKED_BACK: u32 = 16;
 
 /// Where messages of a line go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,6 +78,7 @@ impl Instance {
         let Some((slot, number)) = self.place_here(output, branch) else {
             return self.enqueue(Destination::Here(output), whole(), lines, fired);
         };
+        self.warm(branch, slot, number, len > state.most_short);
         // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
         pack(unsafe { slot.room(self.element(branch), len) });
         self.publish(branch, slot, number, state.consumers.clone(), fired);
@@ -108,6 +112,7 @@ impl Instance {
             // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for them.
             unsafe { copy_short(from, to, len * state.bytes) };
         } else {
+            self.warm(branch, slot, number, true);
             // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
             let to = unsafe { slot.room(self.element(branch), len) };
             // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for them.
@@ -270,9 +275,10 @@ impl Instance {
         }
         // SAFETY: invariant 4 of `instance`: the caller's contract: elements without gaps.
         let bytes = unsafe { std::slice::from_raw_parts(from, len * element.bytes) };
+        let weight = shape.window.weight(len > state.most_short);
         for remote in shape.remotes.clone() {
-            if self.may_leave(remote) {
-                if self.use_credit(remote) {
+            if self.may_leave(remote, weight) {
+                if self.use_credit(remote, weight) {
                     let to = self.shape.remotes[remote as usize];
                     fired.put(self, to.rank, to.place, bytes);
                 }
@@ -291,24 +297,45 @@ impl Instance {
         lines: &Cell<bool>,
         fired: &mut (impl Fired + ?Sized),
     ) {
+        let weight = self.weight_of(output, memory);
         for remote in self.shape.outputs[output as usize].remotes.clone() {
-            match self.may_leave(remote) {
-                true => self.send(remote, memory, fired),
+            match self.may_leave(remote, weight) {
+                true => self.send(remote, memory, weight, fired),
                 false => self.enqueue(Destination::Rank(remote), memory.clone(), lines, fired),
             }
         }
     }
 
-    /// Whether the next message of a branch to another rank may leave at once.
+    /// As how many slots packed elements count on branches to other ranks.
+    fn weight_of(&self, output: u32, memory: &Memory) -> u32 {
+        let shape = &self.shape.outputs[output as usize];
+        let size = self.shape.elements[shape.element as usize].layout.size();
+        let len = memory.bytes().len() / size.max(1);
+        shape
+            .window
+            .weight(len > self.outputs[output as usize].most_short)
+    }
+
+    /// Whether the next message of a branch to another rank, of this weight, may leave at once.
     #[inline]
-    fn may_leave(&self, remote: u32) -> bool {
-        let credits = &self.credits[remote as usize];
-        self.remote_lines[remote as usize].is_empty() && credits.load(Ordering::SeqCst) > 0
+    fn may_leave(&self, remote: u32, weight: u32) -> bool {
+        self.remote_lines[remote as usize].is_empty() && self.has_credit(remote, weight)
+    }
+
+    #[inline]
+    fn has_credit(&self, remote: u32, weight: u32) -> bool {
+        self.credits[remote as usize].load(Ordering::SeqCst) >= weight
     }
 
     /// Sends a message for which there is credit. By the branch's writer.
-    fn send(&self, remote: u32, memory: &Arc<Memory>, fired: &mut (impl Fired + ?Sized)) {
-        if self.use_credit(remote) {
+    fn send(
+        &self,
+        remote: u32,
+        memory: &Arc<Memory>,
+        weight: u32,
+        fired: &mut (impl Fired + ?Sized),
+    ) {
+        if self.use_credit(remote, weight) {
             let to = self.shape.remotes[remote as usize];
             fired.put_memory(self, to.rank, to.place, memory);
         }
@@ -316,12 +343,12 @@ impl Instance {
 
     /// Uses credit that is there. False: nobody reads there any more.
     #[inline]
-    fn use_credit(&self, remote: u32) -> bool {
+    fn use_credit(&self, remote: u32, weight: u32) -> bool {
         let credits = &self.credits[remote as usize];
-        let before = add(credits, 1u32.wrapping_neg(), self.alone, Ordering::SeqCst);
+        let before = add(credits, weight.wrapping_neg(), self.alone, Ordering::SeqCst);
         let wanted = before <= DROPPED / 2;
         if !wanted {
-            add(credits, 1, self.alone, Ordering::SeqCst);
+            add(credits, weight, self.alone, Ordering::SeqCst);
         }
         wanted
     }
@@ -387,10 +414,12 @@ impl Instance {
                 self.publish_branch(branch, number, fired);
             }
             Destination::Rank(remote) => {
-                if self.credits[remote as usize].load(Ordering::SeqCst) == 0 {
+                let output = self.shape.remotes[remote as usize].output;
+                let weight = self.weight_of(output, message);
+                if !self.has_credit(remote, weight) {
                     return false;
                 }
-                self.send(remote, message, fired);
+                self.send(remote, message, weight, fired);
             }
         }
         true
@@ -422,17 +451,18 @@ impl Instance {
     /// # Safety
     /// The slot is free, and the caller its writer; the bytes are whole elements.
     pub(crate) unsafe fn write_packed(&self, branch: u32, number: u32, packed: &[u8]) {
-        let element = self.element(branch);
+        let (element, slot) = (self.element(branch), self.slot(branch, number));
         if element.dense && packed.len() == element.bytes {
             // SAFETY: invariant 4 of `instance`: the caller's contract.
-            let to = unsafe { self.slot(branch, number).room(element, 1) };
+            let to = unsafe { slot.room(element, 1) };
             // SAFETY: invariant 4 of `instance`: there is room for one element, which this is.
             unsafe { std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len()) };
             return;
         }
         let len = packed.len() / element.layout.size().max(1);
+        self.warm(branch, slot, number, len > most_short(element));
         // SAFETY: invariant 4 of `instance`: the caller's contract.
-        let to = unsafe { self.slot(branch, number).room(element, len) };
+        let to = unsafe { slot.room(element, len) };
         if element.dense {
             // SAFETY: invariant 4 of `instance`: there is room for the elements, whose bytes
             // these are.
@@ -486,7 +516,10 @@ impl Instance {
             return;
         }
         // One for half of the slots: their writer has the other half meanwhile.
-        let half = self.shape.branches[branch as usize].slots.div_ceil(2);
+        let half = self.shape.branches[branch as usize]
+            .window
+            .slots
+            .div_ceil(2);
         let owed = add(&state.owed, read, self.alone, Ordering::AcqRel) + read;
         if owed >= half {
             let owed = take(&state.owed, self.alone, Ordering::AcqRel);
@@ -497,25 +530,50 @@ impl Instance {
     }
 
     /// Messages of a branch from another rank that all have read, in their order, and that nobody
-    /// has counted.
+    /// has counted, by their weight.
     fn count_read(&self, branch: u32) -> u32 {
         let state = &self.branches[branch as usize];
+        let window = self.shape.branches[branch as usize].window;
         let mut read = 0;
         loop {
             let tail = state.tail.load(Ordering::SeqCst);
             let written = state.next.load(Ordering::Acquire);
-            if tail == written || !self.slot(branch, tail).is_free() {
+            if tail == written {
                 return read;
             }
+            let slot = self.slot(branch, tail);
+            if !slot.is_free() {
+                return read;
+            }
+            // Nobody writes there before this message is counted, and credit for it sent.
+            let weight = window.weight(slot.was_long());
             let after = tail.wrapping_add(1);
             if self.alone {
                 state.tail.store(after, Ordering::Relaxed);
-                read += 1;
+                read += weight;
             } else {
                 let (tells, sees) = (Ordering::SeqCst, Ordering::SeqCst);
                 let moved = state.tail.compare_exchange(tail, after, tells, sees);
-                read += u32::from(moved.is_ok());
+                read += if moved.is_ok() { weight } else { 0 };
             }
+        }
+    }
+
+    /// A long message is to be written to a free slot: memory that was used last is used again,
+    /// while it is in the caches, and no more slots have memory than were full at once.
+    #[inline]
+    pub(crate) fn warm(&self, branch: u32, slot: &Slot, number: u32, is_long: bool) {
+        // SAFETY: it is free, and this thread its writer (invariant 2 of `instance`).
+        if !is_long || unsafe { slot.has_memory() } {
+            return;
+        }
+        let most = self.branches[branch as usize].mask.min(MOST_LOOKED_BACK);
+        let mut before = (1..=most).map(|back| self.slot(branch, number.wrapping_sub(back)));
+        // SAFETY: a free slot of the branch that this thread writes (invariant 2 of `instance`).
+        let has_memory = |other: &&Slot| other.is_free() && unsafe { other.has_memory() };
+        if let Some(other) = before.find(has_memory) {
+            // SAFETY: both are free, and this thread their writer (invariant 2 of `instance`).
+            unsafe { slot.take_memory(other) };
         }
     }
 

@@ -16,6 +16,7 @@ use osier_tasks::placement::Placement;
 use osier_tasks::rule::Rule;
 use osier_tasks::space::Space;
 use osier_tasks::task::{Fire, Next, Task, TaskError};
+use osier_tasks::worker::{Crew, Step};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -207,6 +208,80 @@ fn a_count_of_all_slots_gets_the_credit_that_is_owed() {
     let mut job = Job::new(&graphs.expect("a graph"), 1);
     assert!(job.run(&mut Random(2)), "it halts: {:#?}", job.standing());
     assert_eq!(job.failures(), Vec::<String>::new());
+}
+
+/// Messages from one rank to another, of some lengths in turn, on a port with the usual slots.
+fn lengths(until: usize, of: fn(usize) -> usize) -> Description {
+    let mut graph = Description::new();
+    let from = graph.family("producer", &[1], Placement::Function(Arc::new(|_| 1)));
+    let to = graph.family("sink", &[1], Placement::Block);
+    let (out, into) = (
+        graph.output::<u64>(from, "out"),
+        graph.input::<u64>(to, "in"),
+    );
+    graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+    let after = move |firing: usize| match firing + 1 == until {
+        true => Next::Done,
+        false => Next::Wait,
+    };
+    graph.tasks(from, move |[_]: [usize; 1]| {
+        move |cx: &mut Context<'_>| {
+            let firing = cx.firing() as usize;
+            cx.put(out, &vec![firing as u64; of(firing)]);
+            Ok(after(firing))
+        }
+    });
+    graph.tasks(to, move |[_]: [usize; 1]| {
+        move |cx: &mut Context<'_>| {
+            let firing = cx.firing() as usize;
+            let message = match firing % 3 {
+                0 => cx.take(into),
+                _ => cx.get(into).map(<[u64]>::to_vec),
+            };
+            assert_eq!(message, Some(vec![firing as u64; of(firing)]));
+            Ok(after(firing))
+        }
+    });
+    graph
+}
+
+/// Of messages that lie in their slots many may be unread at another rank, of longer ones few;
+/// those that are read, or whose memory is taken, give back what they used.
+#[test]
+fn long_messages_count_as_several_between_ranks() {
+    struct Counting(Arc<AtomicU64>);
+    impl Outside for Counting {
+        fn put(&self, _: u32, _: u32, _: &[u8]) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn credit(&self, _: u32, _: u32, _: u32) {}
+        fn fail(&self, _: u32, _: u32, _: &Failure) {}
+        fn ended(&self, _: u32, _: u32) {}
+        fn wake(&self) {}
+    }
+    let mixed: fn(usize) -> usize = |firing| [1, 5, 4, 2, 40, 4, 4, 300][firing * firing % 8];
+    for (of, expected) in [(|_| 4, 64), (|_| 5, 8), (mixed, 0)] as [(fn(usize) -> usize, _); 3] {
+        let graphs: Vec<Graph> = build(2, || lengths(500, of))
+            .into_iter()
+            .map(|graph| graph.expect("a graph"))
+            .collect();
+        let sent = Arc::new(AtomicU64::new(0));
+        let outside = Counting(sent.clone());
+        let instance = graphs[1].instance(1, 1, Some(Box::new(outside)));
+        let (crew, mut workers) = Crew::new(&instance);
+        while workers[0].step(&instance, &crew) == Step::Ran {}
+        let sent = sent.load(Ordering::Relaxed);
+        assert!(expected == 0 || sent == expected, "{sent} of {expected}");
+        for (seed, workers) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
+            let mut job = Job::new(&graphs, workers);
+            assert!(
+                job.run(&mut Random(seed)),
+                "it halts: {:#?}",
+                job.standing()
+            );
+            assert_eq!(job.failures(), Vec::<String>::new());
+        }
+    }
 }
 
 #[test]
