@@ -80,7 +80,7 @@ kinds! {
     READY = 22: "1 = it never is", "send", "0", "none";
     // Along the edges of task graphs.
     EDGE = 23: "0", "id of the run, place", "0", "packed elements, or the last part of them";
-    EDGE_PART = 24: "0", "id, place", "0", "packed elements, of which more follow";
+    EDGE_PART = 24: "0", "id, place", "0", "more packed elements, of which more follow";
     EDGE_CREDIT = 25: "0", "id, place", "0", "messages u32, all bits: no more, all but the lowest: asks for the end";
     EDGE_FAILED = 26: "0", "id, place", "0", "why, as text";
     // What the id in later messages stands for.
@@ -89,6 +89,8 @@ kinds! {
     EDGE_LONG = 28: "0", "id, place", "0", "bytes u64";
     // The producer has ended, as was asked. Its run may have ended, too, and has no id then.
     EDGE_ENDED = 29: "0", "place", "0", "run u32";
+    // Of a message in parts.
+    EDGE_FIRST = 30: "0", "id, place", "0", "bytes u64, packed elements, of which more follow";
 }
 
 /// A line of the table.

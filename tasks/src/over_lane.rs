@@ -197,10 +197,6 @@ impl EdgeSink for Sink {
         std::mem::take(&mut self.delivering.fired)
     }
 
-    fn has_branch(&self, peer: u32, place: u32) -> bool {
-        self.instance.branch_from(peer, place).is_some()
-    }
-
     #[inline]
     fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool {
         self.delivering.traffic.receive(peer, packed.len());

@@ -3,7 +3,7 @@
 //! ```text
 //! sender                          receiver
 //! EDGE_RUN id, run             -> the id stands for this run in what follows
-//! EDGE id:place, elements      -> the graph's slot; what does not fit comes in parts
+//! EDGE id:place, elements      -> the graph's slot; what does not fit comes in parts ([`parts`])
 //! EDGE_LONG id:place, bytes    -> a receive into the slot, of a message that is sent with the
 //!                                 id and place as its tag ([`long`])
 //!                              <- EDGE_CREDIT id:place, messages; no more; or ASKED
@@ -27,11 +27,13 @@
 //! 4. An id is used for another run only when all that was sent with it has left.
 
 mod long;
+mod parts;
 
 use super::lane::Lane;
 use crate::wire;
 use long::{Arriving, Sent};
 use osier_transports::{AmHead, Incoming, PostError};
+use parts::Parts;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -44,8 +46,6 @@ pub trait EdgeSink: Send {
     fn take_posts(&mut self) -> Vec<Post>;
     /// Whether what came since this was asked fires tasks of a worker that polls.
     fn has_fired(&mut self) -> bool;
-    /// Whether a peer has a branch of this place.
-    fn has_branch(&self, peer: u32, place: u32) -> bool;
     /// A message has come. False: it is malformed.
     fn put(&mut self, peer: u32, place: u32, packed: &[u8]) -> bool;
     /// Where the packed bytes of a long message are to be written; valid until the sink is
@@ -173,8 +173,8 @@ pub(super) struct Active {
     told: Vec<bool>,
     /// What came before it began, or was polled by a thread that may not touch it.
     early: VecDeque<Early>,
-    /// By peer and place: the parts of a message that have come.
-    parts: BTreeMap<(u32, u32), Vec<u8>>,
+    /// Messages that come in parts.
+    parts: BTreeMap<At, Parts>,
 }
 
 /// What a lane keeps of the graph that has it.
@@ -311,25 +311,6 @@ impl Lane {
 
     // Sending.
 
-    /// Most bytes of a message that [`Lane::post_edge_memory`] copies.
-    pub fn most_copied_of_edges(&self, peer: u32) -> usize {
-        self.port.peers[peer as usize].always_eager
-    }
-
-    /// Posts a message of an edge, in parts if it is long, or keeps it until there is room.
-    #[inline]
-    pub fn post_edge(&mut self, run: EdgeRun, peer: u32, place: u32, packed: &[u8]) {
-        let low = self.name_run(run, peer, place);
-        let most = self.port.links.max_payload(peer).max(1);
-        let mut rest = packed;
-        while rest.len() > most {
-            let (part, more) = rest.split_at(most);
-            self.post_kept(peer, wire::head(wire::EDGE_PART, 0, low, 0), part);
-            rest = more;
-        }
-        self.post_kept(peer, wire::head(wire::EDGE, 0, low, 0), rest);
-    }
-
     /// Posts credit for messages that were read, or [`NO_MORE`].
     pub fn post_edge_credit(&mut self, run: EdgeRun, peer: u32, place: u32, messages: u32) {
         let low = self.name_run(run, peer, place);
@@ -380,27 +361,31 @@ impl Lane {
 
     #[inline]
     fn post_kept(&mut self, peer: u32, head: AmHead, payload: &[u8]) {
+        self.post_filled(peer, head, payload.len(), |to| {
+            // SAFETY: invariant 3: there is room for the payload.
+            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len()) }
+        });
+    }
+
+    /// As [`Lane::post_kept`], of as many bytes as `fill` writes where it is told.
+    #[inline]
+    fn post_filled(&mut self, peer: u32, head: AmHead, bytes: usize, fill: impl Fn(*mut u8)) {
         let state = &mut self.port.peers[peer as usize];
         if state.dead.is_some() {
             return;
         }
         if state.edges.is_empty() {
-            let fill = |to: *mut u8| {
-                // SAFETY: invariant 3: there is room for the payload.
-                unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len()) }
-            };
-            match self.port.links.post_with(peer, head, payload.len(), fill) {
+            match self.port.links.post_with(peer, head, bytes, &fill) {
                 Ok(()) => return self.has_just_sent(),
                 Err(PostError::Full) => {}
                 // Its end is noticed elsewhere.
                 Err(PostError::Failed(_)) => return,
             }
         }
+        let mut payload = vec![0; bytes].into_boxed_slice();
+        fill(payload.as_mut_ptr());
         let state = &mut self.port.peers[peer as usize];
-        state.edges.push_back(Kept {
-            head,
-            payload: payload.into(),
-        });
+        state.edges.push_back(Kept { head, payload });
         self.port.mark_busy(peer);
     }
 
@@ -670,14 +655,10 @@ impl Lane {
         };
         let (peer, place) = (at.0, place_of(at));
         let sound = match kind {
-            wire::EDGE if !parts.is_empty() => match parts.remove(&(peer, place)) {
-                None => sink.put(peer, place, payload),
-                Some(mut whole) => {
-                    whole.extend_from_slice(payload);
-                    sink.put(peer, place, &whole)
-                }
-            },
+            wire::EDGE if !parts.is_empty() => return self.end_parts(run, at, payload),
             wire::EDGE => sink.put(peer, place, payload),
+            wire::EDGE_FIRST => return self.begin_parts(run, at, payload),
+            wire::EDGE_PART => return self.add_part(run, at, payload),
             wire::EDGE_CREDIT => {
                 let messages = payload.try_into().map(u32::from_le_bytes);
                 messages.is_ok_and(|messages| sink.credit(peer, place, messages))
@@ -687,15 +668,12 @@ impl Lane {
                 sink.failed(peer, place, &why)
             }
             wire::EDGE_ENDED => sink.ended(peer, place),
-            wire::EDGE_LONG => return self.on_edge_long(run, at, payload),
-            _ => {
-                let known = sink.has_branch(peer, place);
-                if known {
-                    let parts = parts.entry((peer, place)).or_default();
-                    parts.extend_from_slice(payload);
-                }
-                known
+            wire::EDGE_LONG if parts.contains_key(&at) => {
+                self.refuse_long(at);
+                return false;
             }
+            wire::EDGE_LONG => return self.on_edge_long(run, at, payload),
+            _ => return false,
         };
         self.post_for_run(run);
         sound

@@ -381,7 +381,7 @@ impl Lane {
             wire::PUT_OFFER => device_put::on_put_offer(&mut self.port, message, low, high),
             wire::PUT_DONE => device_put::on_put_done(&mut self.port, peer, low, message.head.aux),
             wire::READY => self.on_ready(peer, low, message.head.aux),
-            wire::EDGE..=wire::EDGE_ENDED => self.on_edge(message),
+            wire::EDGE..=wire::EDGE_FIRST => self.on_edge(message),
             _ => false,
         };
         if !sound {

@@ -34,8 +34,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (16, 0xe008_52de_cf20_a582),
     // Ends of tasks are asked for; parked ranks.
     (17, 0xf0a0_0944_d89b_61ce),
-    // Long messages of edges count as several in credit.
-    (18, 0xf0a0_0944_d89b_61ce),
+    // Long messages of edges count as several in credit, and come in parts with their length.
+    (18, 0x9fb0_d0f6_b684_3413),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -41,7 +41,7 @@ impl Points {
 }
 
 /// Elements of the messages of a step, by cell.
-const LENGTHS: [usize; 4] = [1, 40, 3_000, 40_000];
+const LENGTHS: [usize; 4] = [1, 40, 9_000, 40_000];
 const STEPS: usize = 24;
 
 struct Cell {

@@ -99,8 +99,10 @@ fn steps(seed: u64) -> Vec<(String, u64)> {
 }
 
 /// Kinds of messages of edges, and of long ones.
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 9] = [
     "EDGE",
+    "EDGE_FIRST",
+    "EDGE_PART",
     "EDGE_RUN",
     "EDGE_LONG",
     "EDGE_CREDIT",
@@ -120,8 +122,9 @@ fn a_rank_is_killed_at_each_step_of_an_edge() {
     let before = left_behind();
     let mut seen = BTreeSet::new();
     let (mut dead, mut tried) = (0, 0);
-    // A graph that ends, one in which a cell fails, and one in which a cell ends early.
-    for seed in [0, 1, 5] {
+    // A graph that ends, one in which a cell fails, and one in which a cell ends early; and one
+    // whose messages are delayed, so that long ones come in parts.
+    for seed in [0, 1, 5, 3] {
         for (number, (step, times)) in steps(seed).into_iter().enumerate() {
             let kind = step.rsplit(':').next().expect("PHASE:KIND");
             // Others are those of the collectives around it.
