@@ -194,6 +194,11 @@ impl<E: Endpoint, C: Fn() -> u64> Delayed<E, C> {
         }
     }
 
+    /// By how much messages are delayed.
+    pub fn delay(&self) -> Delay {
+        self.delay
+    }
+
     /// The transport below.
     pub fn below(&self) -> &E {
         &self.below

@@ -106,9 +106,10 @@ impl Lane {
     /// Protocols are chosen otherwise from now on. Any two ends understand each other,
     /// whatever either chooses by.
     pub fn use_selection(&mut self, selection: Arc<Selection>) {
-        for peer in 0..self.port.peers.len() as u32 {
-            let most = self.port.links.max_payload(peer);
-            self.port.peers[peer as usize].select_by(selection.clone(), most);
+        let Port { peers, links, .. } = &mut self.port;
+        let chosen = links.selections(&selection);
+        for (peer, state) in (0u32..).zip(peers) {
+            state.select_by(chosen(peer), links.max_payload(peer));
         }
     }
 

@@ -6,6 +6,7 @@
 
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
+use crate::protocol::select::Selection;
 use osier_transports::delay::Delayed;
 use osier_transports::loopback::Loopback;
 use osier_transports::shm::{Collective, ShmEndpoint};
@@ -15,6 +16,7 @@ use osier_transports::{
     RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The transport that reaches the other members.
 pub enum Remote {
@@ -92,6 +94,20 @@ impl Links {
             Remote::Shm(e) => Some(e.capabilities()),
             Remote::Sim(e) => Some(e.capabilities()),
             Remote::Delayed(e) => Some(e.capabilities()),
+        }
+    }
+
+    /// By which selection protocols to each peer are chosen: that of the machine, or where what
+    /// a peer posts is delayed, one that knows of it.
+    pub fn selections(&self, selection: &Arc<Selection>) -> impl Fn(Peer) -> Arc<Selection> {
+        let later_ns = match &self.remote {
+            Remote::Delayed(e) => e.delay().latency_ns,
+            _ => 0,
+        };
+        let later = (later_ns > 0).then(|| Arc::new(selection.later(later_ns)));
+        move |peer| match &later {
+            Some(later) if !self.sharing(peer).process => later.clone(),
+            _ => selection.clone(),
         }
     }
 

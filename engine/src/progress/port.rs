@@ -103,12 +103,15 @@ pub struct Port {
 
 impl Port {
     pub(crate) fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
+        let peers = {
+            let chosen = links.selections(&selection);
+            let state = |peer| PeerState::new(chosen(peer), links.max_payload(peer));
+            (0..size as u32).map(state).collect()
+        };
         Self {
             own,
             ops: Slab::new(),
-            peers: (0..size as u32)
-                .map(|peer| PeerState::new(selection.clone(), links.max_payload(peer)))
-                .collect(),
+            peers,
             links,
             busy: Vec::new(),
             staged: Vec::new(),

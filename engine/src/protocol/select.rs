@@ -577,6 +577,15 @@ impl Selection {
         Self::new(costs, self.rules.at_once_bytes)
     }
 
+    /// The same where all that is posted is visible later by as many ns: a handshake takes two of
+    /// these more than an eager message. Times of messages as they were measured do not hold then.
+    pub fn later(&self, ns: u64) -> Self {
+        let mut costs = self.costs().clone();
+        costs.latency_ns += ns as f64;
+        costs.uses = None;
+        self.by(costs)
+    }
+
     /// What was cut.
     pub fn rules(&self) -> &Rules {
         &self.rules

@@ -507,3 +507,15 @@ fn both_ways_are_tried_where_predictions_are_alike() {
     let both = Selection::among(&[dear, cheap], AT_ONCE_BYTES);
     assert!(both.is_tried(TRIED_BYTES) && !both.is_tried(TRIED_BYTES - 1));
 }
+
+/// What is posted later makes a handshake dear: all that may be eager is.
+#[test]
+fn delayed_messages_are_eager_up_to_the_limit() {
+    let selection = Selection::new(LinkCosts::default(), 64);
+    for memory in [Memory::Private, Memory::Plain] {
+        assert!(selection.eager_max(memory) < EAGER_LIMIT_BYTES);
+        for ns in [20_000, 1_000_000, u64::MAX / 2] {
+            assert_eq!(selection.later(ns).eager_max(memory), EAGER_LIMIT_BYTES);
+        }
+    }
+}
