@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longer than this many times the nearest hop is far.
-const FAR: f64 = 1.5;
+pub const FAR: f64 = 1.5;
 /// One hop in this many may be an outlier, shorter than near cores are apart: some are half as
 /// long as all others.
 const SHORTER: usize = 20;

@@ -1,5 +1,6 @@
 //! Medians of the accepted sweeps, what they are held against, tables. Pure.
 
+use super::super::hop::FAR;
 use super::super::sample::median;
 use super::super::table;
 use super::Sweep;
@@ -26,8 +27,19 @@ const OF_BARE: f64 = 3.0;
 
 /// METG in us of the accepted sweeps of a column, by round, and why others were rejected.
 pub fn accepted(sweeps: &[Sweep], row: Row, column: Column) -> (Vec<f64>, Vec<Rejected>) {
+    accepted_of(sweeps, row, column, &|_| true)
+}
+
+/// The same of some sweeps; peaks are of any.
+fn accepted_of(
+    sweeps: &[Sweep],
+    row: Row,
+    column: Column,
+    is_one: &dyn Fn(&Sweep) -> bool,
+) -> (Vec<f64>, Vec<Rejected>) {
     let mut found = (Vec::new(), Vec::new());
-    for sweep in sweeps.iter().filter(|sweep| sweep.is_of(row, column)) {
+    let all = sweeps.iter().filter(|sweep| sweep.is_of(row, column));
+    for sweep in all.filter(|sweep| is_one(sweep)) {
         let of_round = |s: &&Sweep| s.is_of(row, column.peak()) && s.round == sweep.round;
         let kernels = sweeps.iter().find(of_round);
         let Some(peak) = kernels.and_then(|kernels| peak(&kernels.points())) else {
@@ -65,34 +77,67 @@ type Verdict = (String, Option<bool>);
 
 /// All rows.
 pub struct Outcome {
-    cells: BTreeMap<(usize, usize), Cell>,
+    cells: Cells,
     least_sweeps: usize,
+    /// Of the sweeps with near cores alone, and of those with far ones, where both are there.
+    by_distance: Vec<Outcome>,
+}
+
+/// By place of the row and of the column.
+type Cells = BTreeMap<(usize, usize), Cell>;
+
+/// Of which sweeps both looks at the cores were near, or both far.
+fn distances(sweeps: &[Sweep]) -> [impl Fn(&Sweep) -> bool; 2] {
+    let hops = sweeps.iter().filter_map(|sweep| sweep.hops_ns).flatten();
+    let mut hops: Vec<f64> = hops.collect();
+    hops.sort_by(f64::total_cmp);
+    // Single looks may be shorter than any line takes.
+    let nearest = hops.get(hops.len() / 20).copied().unwrap_or(f64::INFINITY);
+    [true, false].map(|near| {
+        move |sweep: &Sweep| {
+            let is_so = |hop: f64| (hop <= FAR * nearest) == near;
+            sweep
+                .hops_ns
+                .is_some_and(|hops| hops.into_iter().all(is_so))
+        }
+    })
+}
+
+fn cells_of(sweeps: &[Sweep], is_one: &dyn Fn(&Sweep) -> bool) -> Cells {
+    let mut cells = BTreeMap::new();
+    for (at, row) in rows().into_iter().enumerate() {
+        for (column_at, column) in COLUMNS.into_iter().enumerate() {
+            let (mut values, rejected) = accepted_of(sweeps, row, column, is_one);
+            if column.is_peak() || values.is_empty() {
+                continue;
+            }
+            values.sort_by(f64::total_cmp);
+            let middle = median(&values);
+            let cell = Cell {
+                median: middle,
+                spread: (values[values.len() - 1] - values[0]) / middle,
+                sweeps: values.len(),
+                rejected: rejected.iter().map(ToString::to_string).collect(),
+            };
+            cells.insert((at, column_at), cell);
+        }
+    }
+    cells
 }
 
 impl Outcome {
     /// Of all sweeps; a bar is judged where its columns have that number of accepted ones.
     pub fn new(sweeps: &[Sweep], least_sweeps: usize) -> Outcome {
-        let mut cells = BTreeMap::new();
-        for (at, row) in rows().into_iter().enumerate() {
-            for (column_at, column) in COLUMNS.into_iter().enumerate() {
-                let (mut values, rejected) = accepted(sweeps, row, column);
-                if column.is_peak() || values.is_empty() {
-                    continue;
-                }
-                values.sort_by(f64::total_cmp);
-                let middle = median(&values);
-                let cell = Cell {
-                    median: middle,
-                    spread: (values[values.len() - 1] - values[0]) / middle,
-                    sweeps: values.len(),
-                    rejected: rejected.iter().map(ToString::to_string).collect(),
-                };
-                cells.insert((at, column_at), cell);
-            }
-        }
-        Outcome {
-            cells,
+        let of = |is_one: &dyn Fn(&Sweep) -> bool| Outcome {
+            cells: cells_of(sweeps, is_one),
             least_sweeps,
+            by_distance: Vec::new(),
+        };
+        let by_distance = distances(sweeps).map(|is_one| of(&is_one));
+        let both = by_distance.iter().all(|some| !some.cells.is_empty());
+        Outcome {
+            by_distance: if both { by_distance.into() } else { Vec::new() },
+            ..of(&|_| true)
         }
     }
 
@@ -137,11 +182,16 @@ impl Outcome {
 
     /// Whether all columns of a row that stand in its bars have their sweeps.
     fn is_judged(&self, row: Row) -> bool {
+        self.sweeps_in_bars(row) >= self.least_sweeps
+    }
+
+    /// Least accepted sweeps of a column that stands in the bars of a row.
+    fn sweeps_in_bars(&self, row: Row) -> usize {
         let stands =
             |column: &Column| row.is_of(*column) && !column.is_peak() && *column != Column::OsierC;
         let columns = COLUMNS.into_iter().filter(stands);
-        let mut cells = columns.map(|column| self.cell(row, column));
-        cells.all(|cell| cell.is_some_and(|cell| cell.sweeps >= self.least_sweeps))
+        let sweeps = |column| self.cell(row, column).map_or(0, |cell| cell.sweeps);
+        columns.map(sweeps).min().unwrap_or(0)
     }
 
     /// The bars of a row.
@@ -234,7 +284,28 @@ impl Outcome {
             }
             let _ = writeln!(out, "{}\n", lines.join("\n"));
         }
-        out + &self.verdicts()
+        out + &self.verdicts() + &self.ratios_by_distance()
+    }
+
+    /// The ratios of the sweeps with near cores, and of those with far ones.
+    fn ratios_by_distance(&self) -> String {
+        let [near, far] = &self.by_distance[..] else {
+            return String::new();
+        };
+        let mut out =
+            String::from("\nratio where all looks were near, and far (least sweeps of a column)\n");
+        for row in rows() {
+            let cell = |of: &Outcome| {
+                let ratio = of.ratio(row)?;
+                Some(format!("{ratio:.2} ({})", of.sweeps_in_bars(row)))
+            };
+            let cells = [near, far].map(|of| cell(of).unwrap_or_else(dash));
+            if cells.iter().any(|cell| *cell != dash()) {
+                let [near, far] = cells;
+                let _ = writeln!(out, "{:<36}{near:>12}{far:>12}", row.to_string());
+            }
+        }
+        out
     }
 
     fn shown(&self, row: Row, column: Column) -> String {
@@ -410,6 +481,28 @@ mod tests {
             }
         }
         all
+    }
+
+    #[test]
+    fn sweeps_with_near_and_with_far_cores_are_told_apart() {
+        let mut all = sweeps(4);
+        for sweep in &mut all {
+            sweep.hops_ns = Some(match sweep.round {
+                1 => [250.0, 260.0],
+                // One look near, one far: of neither.
+                3 => [50.0, 250.0],
+                _ => [50.0, 55.0],
+            });
+        }
+        let text = Outcome::new(&all, 5).text();
+        let lines = || {
+            text.lines()
+                .filter(|line| line.starts_with("stencil_1d, 8"))
+        };
+        let line = lines().last().expect("a line of ratios");
+        assert!(line.contains("(2)") && line.contains("(1)"), "{line}");
+        all.iter_mut().for_each(|sweep| sweep.hops_ns = None);
+        assert!(!Outcome::new(&all, 5).text().contains("looks were near"));
     }
 
     #[test]
