@@ -2,17 +2,19 @@
 //!
 //! ```text
 //!  panel[K] --panel--> update[K, J] --next--> update[K', J] ... --last--> panel[J]
-//!                                                                (J's column)
+//!           '-factored-'                                         (J's column)
 //! ```
 //!
 //! A column is made by its first task, goes from update to update along a chain, and is
-//! factored at its end: on one rank, where it is moved, not copied. A panel goes to all
-//! updates of its block row, in one message for each rank that has any. No task has more
-//! than two edges into it, and each fires once.
+//! factored at its end: on one rank, where it is moved, not copied. A panel goes to the updates
+//! of its block row on other ranks, in one message for each rank that has any; those of its own
+//! rank are told that it is factored, and read it where it lies. No task has more than two edges
+//! into it, and each fires once.
 //!
 //! # Invariants
 //! 1. The chain orders the updates of a column by their sources (invariant 1 of the
 //!    variants).
+//! 2. A column is kept before anybody is told that it is factored, and is not changed then.
 //!
 //! # Sources
 //! P. Cicotti, S. Baden, "Latency hiding and performance tuning with graph-based execution",
@@ -25,7 +27,8 @@ use super::super::meter::Meter;
 use super::{Deal, Factors, flops, kernel};
 use osier::task::{Context, Description, Graph, In, Next, Out, Placement, Report, Task, TaskError};
 use osier::{Communicator, Result};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Priority of the column with the longest path to the root.
 const MOST_URGENT: f64 = 1e9;
@@ -43,7 +46,9 @@ struct Shared {
     analysis: Arc<Analysis>,
     meter: Arc<Meter>,
     /// Columns that are finished.
-    factors: Mutex<Factors>,
+    columns: Box<[Mutex<Option<Arc<Vec<f64>>>>]>,
+    /// Pivots that were replaced, in these.
+    replaced: AtomicU64,
 }
 
 /// Builds the graph. Collective.
@@ -59,7 +64,10 @@ pub fn by_graph(
     let shared = Arc::new(Shared {
         analysis: analysis.clone(),
         meter: meter.clone(),
-        factors: Mutex::new(Factors::none(&analysis.symbolic)),
+        columns: (0..analysis.symbolic.supernodes())
+            .map(|_| Mutex::default())
+            .collect(),
+        replaced: AtomicU64::new(0),
     });
     let graph = Graph::build(comm, describe(&shared, deal))?;
     Ok(Built { graph, shared })
@@ -72,9 +80,12 @@ impl Built {
     /// As [`Graph::run`].
     pub fn run(&self, workers: usize) -> Result<(Factors, Report)> {
         let report = self.graph.run_by(workers)?;
-        let mut factors = self.shared.lock();
-        let none = Factors::none(&self.shared.analysis.symbolic);
-        Ok((std::mem::replace(&mut *factors, none), report))
+        let taken = |k: usize| self.shared.column(k).take().unwrap_or_default();
+        let columns = (0..self.shared.columns.len()).map(taken);
+        // No task is left that has one.
+        let columns = columns.map(Arc::unwrap_or_clone).collect();
+        let replaced = self.shared.replaced.swap(0, Relaxed);
+        Ok((Factors { columns, replaced }, report))
     }
 
     /// Tasks of this rank.
@@ -84,17 +95,10 @@ impl Built {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Factors> {
-        self.factors.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Factors {
-    fn none(symbolic: &Symbolic) -> Self {
-        Factors {
-            columns: vec![Vec::new(); symbolic.supernodes()],
-            replaced: 0,
-        }
+    /// A column, if it is finished and of this rank.
+    fn column(&self, k: usize) -> MutexGuard<'_, Option<Arc<Vec<f64>>>> {
+        let column = self.columns[k].lock();
+        column.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,6 +121,8 @@ fn describe(shared: &Arc<Shared>, deal: Deal) -> Description {
 
     let panel_out = graph.output::<f64>(panels, "panel");
     let panel_in = graph.input::<f64>(updates, "panel");
+    let factored = graph.output::<u8>(panels, "factored");
+    let has_panel = graph.input::<u8>(updates, "factored");
     let (next, last) = (
         graph.output::<f64>(updates, "next"),
         graph.output::<f64>(updates, "last"),
@@ -129,15 +135,15 @@ fn describe(shared: &Arc<Shared>, deal: Deal) -> Description {
     for port in [panel_out, next, last] {
         graph.slots(port, 1);
     }
+    graph.slots(factored, 1);
 
     let of = analysis.clone();
     graph.connect(panel_out, panel_in, move |[k]: [usize; 1]| {
-        let blocks = of
-            .symbolic
-            .updates_by(k)
-            .iter()
-            .map(|block| [*block as usize]);
-        blocks.collect::<Vec<_>>()
+        updates_by(&of.symbolic, deal, k, false)
+    });
+    let of = analysis.clone();
+    graph.connect(factored, has_panel, move |[k]: [usize; 1]| {
+        updates_by(&of.symbolic, deal, k, true)
     });
     let of = analysis.clone();
     graph.connect(next, column, move |[b]: [usize; 1]| {
@@ -156,7 +162,8 @@ fn describe(shared: &Arc<Shared>, deal: Deal) -> Description {
     graph.priority(panels, move |[k]: [usize; 1]| of[k]);
     let of = analysis.clone();
     graph.priority(updates, move |[b]: [usize; 1]| {
-        priorities[target(&of.symbolic, b)]
+        // Of the panel: those that read it follow each other, while it is in the caches.
+        priorities[of.symbolic.blocks()[b].source as usize]
     });
 
     let of = shared.clone();
@@ -165,6 +172,7 @@ fn describe(shared: &Arc<Shared>, deal: Deal) -> Description {
         supernode: k,
         column: whole,
         panel: panel_out,
+        factored,
     });
     let of = shared.clone();
     graph.tasks(updates, move |[b]: [usize; 1]| Update {
@@ -176,6 +184,14 @@ fn describe(shared: &Arc<Shared>, deal: Deal) -> Description {
         last,
     });
     graph
+}
+
+/// Updates by a panel: those of the rank that has it, or of all others.
+fn updates_by(symbolic: &Symbolic, deal: Deal, k: usize, own: bool) -> Vec<[usize; 1]> {
+    let blocks = symbolic.updates_by(k).iter().map(|block| *block as usize);
+    let is_own = |b: &usize| deal.owner(target(symbolic, *b)) == deal.owner(k);
+    let some = blocks.filter(|block| is_own(block) == own);
+    some.map(|block| [block]).collect()
 }
 
 fn target(symbolic: &Symbolic, block: usize) -> usize {
@@ -202,7 +218,14 @@ impl Task for Update {
             Some(column) => column,
             None => kernel::fill(analysis, target),
         };
-        let panel = cx.get(self.panel).ok_or("an update without a panel")?;
+        let own;
+        let panel = match cx.get(self.panel) {
+            Some(panel) => panel,
+            None => {
+                own = self.shared.column(block.source as usize).clone();
+                own.as_deref().ok_or("an update without a panel")?
+            }
+        };
         kernel::update(symbolic, block, panel, &mut column);
         let is_last = symbolic.updates_of(target).end == self.block + 1;
         cx.give(if is_last { self.last } else { self.next }, column);
@@ -216,6 +239,7 @@ struct Panel {
     supernode: usize,
     column: In<f64>,
     panel: Out<f64>,
+    factored: Out<u8>,
 }
 
 impl Task for Panel {
@@ -227,13 +251,11 @@ impl Task for Panel {
             None => kernel::fill(analysis, k),
         };
         let replaced = kernel::factor(symbolic, k, &mut column, analysis.tiny);
-        if !symbolic.updates_by(k).is_empty() {
-            cx.put(self.panel, &column[..symbolic.panel_length(k)]);
-        }
-        let mut factors = self.shared.lock();
-        factors.columns[k] = column;
-        factors.replaced += replaced;
-        drop(factors);
+        self.shared.replaced.fetch_add(replaced, Relaxed);
+        let column = Arc::new(column);
+        *self.shared.column(k) = Some(column.clone());
+        cx.put(self.panel, &column[..symbolic.panel_length(k)]);
+        cx.put(self.factored, &[]);
         self.shared.meter.factored();
         Ok(Next::Done)
     }
