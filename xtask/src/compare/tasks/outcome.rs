@@ -67,8 +67,12 @@ struct Cell {
 
 impl Cell {
     fn text(&self) -> String {
-        let percent = (100.0 * self.spread).min(999.0);
-        format!("{} ±{percent:.0}%", number(self.median))
+        let spread = match 100.0 * self.spread {
+            percent if percent < 99.5 => format!("{percent:.0}%"),
+            // In the width of a column.
+            percent => format!("{:.0}x", (percent / 100.0).min(99.0)),
+        };
+        format!("{}±{spread}", number(self.median))
     }
 }
 

@@ -200,7 +200,8 @@ impl Row {
     /// Iterations of the kernel, from large to small.
     pub fn iterations(self, kernel_ns: f64, quick: bool) -> Vec<u64> {
         let most_us = if quick { 250.0 } else { 1000.0 };
-        let least = if self.communicates() { 16 } else { 1 };
+        // As short as half of the peak asks for where a task costs some ns besides its kernel.
+        let least = if self.communicates() { 4 } else { 1 };
         let most = (most_us * 1e3 / kernel_ns).log2().round().clamp(10.0, 30.0);
         let halves = std::iter::successors(Some(1u64 << most as u32), |n| Some(n / 2));
         halves.take_while(|n| *n >= least).collect()
