@@ -452,7 +452,7 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     table.row(["costs of the device".into(), device]);
     if let Some(delay) = found.delay {
         let text = format!(
-            "no prediction here has the {delay} that each message takes longer; jobs choose with its latency"
+            "no prediction has the {delay} that each message takes longer; jobs choose with its latency"
         );
         table.row(["OSIER_DELAY".into(), text]);
     }

@@ -76,7 +76,7 @@ impl Instance {
             return Room::At(delivery.packed.as_mut_ptr());
         }
         let (slot, len) = (self.slot(branch, number), bytes / size);
-        self.warm(branch, slot, number, len > most_short(element));
+        self.reuse_memory(branch, slot, number, len > most_short(element));
         // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
         match unsafe { slot.try_room(element, len) } {
             Some(room) => Room::At(room),

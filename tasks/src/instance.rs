@@ -155,7 +155,7 @@ pub(crate) struct OutputState {
 pub(crate) struct BranchState {
     /// The first slot, and their number less one: a power of two.
     slots: u32,
-    pub mask: u32,
+    mask: u32,
     /// Number of the next message; only its writer stores (invariant 2).
     pub next: AtomicU32,
     /// Of a branch from another rank: the first message that not all have read.

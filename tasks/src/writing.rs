@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Slots before the next one in which memory is looked for that it may use.
+/// Slots in which memory is looked for that a long message may use.
 const MOST_LOOKED_BACK: u32 = 16;
 
 /// Where messages of a line go.
@@ -78,7 +78,7 @@ impl Instance {
         let Some((slot, number)) = self.place_here(output, branch) else {
             return self.enqueue(Destination::Here(output), whole(), lines, fired);
         };
-        self.warm(branch, slot, number, len > state.most_short);
+        self.reuse_memory(branch, slot, number, len > state.most_short);
         // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
         pack(unsafe { slot.room(self.element(branch), len) });
         self.publish(branch, slot, number, state.consumers.clone(), fired);
@@ -112,7 +112,7 @@ impl Instance {
             // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for them.
             unsafe { copy_short(from, to, len * state.bytes) };
         } else {
-            self.warm(branch, slot, number, true);
+            self.reuse_memory(branch, slot, number, true);
             // SAFETY: the slot is free, and this thread its writer (invariant 2 of `instance`).
             let to = unsafe { slot.room(self.element(branch), len) };
             // SAFETY: invariant 4 of `instance`: the caller's contract; there is room for them.
@@ -460,7 +460,7 @@ impl Instance {
             return;
         }
         let len = packed.len() / element.layout.size().max(1);
-        self.warm(branch, slot, number, len > most_short(element));
+        self.reuse_memory(branch, slot, number, len > most_short(element));
         // SAFETY: invariant 4 of `instance`: the caller's contract.
         let to = unsafe { slot.room(element, len) };
         if element.dense {
@@ -559,16 +559,19 @@ impl Instance {
         }
     }
 
-    /// A long message is to be written to a free slot: memory that was used last is used again,
-    /// while it is in the caches, and no more slots have memory than were full at once.
+    /// A long message is to be written to a free slot: where long messages use few of the slots,
+    /// it takes over the memory of the one that was written that many before, which has been read.
+    /// So no more slots have memory than may be full of long messages at once.
     #[inline]
-    pub(crate) fn warm(&self, branch: u32, slot: &Slot, number: u32, is_long: bool) {
+    pub(crate) fn reuse_memory(&self, branch: u32, slot: &Slot, number: u32, is_long: bool) {
+        let window = self.shape.branches[branch as usize].window;
         // SAFETY: it is free, and this thread its writer (invariant 2 of `instance`).
-        if !is_long || unsafe { slot.has_memory() } {
+        if !is_long || window.long == 1 || unsafe { slot.has_memory() } {
             return;
         }
-        let most = self.branches[branch as usize].mask.min(MOST_LOOKED_BACK);
-        let mut before = (1..=most).map(|back| self.slot(branch, number.wrapping_sub(back)));
+        let least = window.slots / window.long;
+        let most = (least + MOST_LOOKED_BACK).min(window.slots - 1);
+        let mut before = (least..=most).map(|back| self.slot(branch, number.wrapping_sub(back)));
         // SAFETY: a free slot of the branch that this thread writes (invariant 2 of `instance`).
         let has_memory = |other: &&Slot| other.is_free() && unsafe { other.has_memory() };
         if let Some(other) = before.find(has_memory) {

@@ -580,7 +580,7 @@ impl Selection {
     /// The same where all that is posted is visible later by as many ns: a handshake takes two of
     /// these more than an eager message. Times of messages as they were measured do not hold then.
     pub fn later(&self, ns: u64) -> Self {
-        let mut costs = self.costs().clone();
+        let mut costs = *self.costs();
         costs.latency_ns += ns as f64;
         costs.uses = None;
         self.by(costs)

@@ -40,13 +40,16 @@ pub struct Built {
     shared: Arc<Shared>,
 }
 
+/// A column, once it is finished.
+type Finished = Option<Arc<Vec<f64>>>;
+
 /// What the tasks of a rank have in common.
 #[derive(Debug)]
 struct Shared {
     analysis: Arc<Analysis>,
     meter: Arc<Meter>,
     /// Columns that are finished.
-    columns: Box<[Mutex<Option<Arc<Vec<f64>>>>]>,
+    columns: Box<[Mutex<Finished>]>,
     /// Pivots that were replaced, in these.
     replaced: AtomicU64,
 }
@@ -96,7 +99,7 @@ impl Built {
 
 impl Shared {
     /// A column, if it is finished and of this rank.
-    fn column(&self, k: usize) -> MutexGuard<'_, Option<Arc<Vec<f64>>>> {
+    fn column(&self, k: usize) -> MutexGuard<'_, Finished> {
         let column = self.columns[k].lock();
         column.unwrap_or_else(PoisonError::into_inner)
     }

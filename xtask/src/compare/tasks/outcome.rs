@@ -503,7 +503,7 @@ mod tests {
             text.lines()
                 .filter(|line| line.starts_with("stencil_1d, 8"))
         };
-        let line = lines().last().expect("a line of ratios");
+        let line = lines().next_back().expect("a line of ratios");
         assert!(line.contains("(2)") && line.contains("(1)"), "{line}");
         all.iter_mut().for_each(|sweep| sweep.hops_ns = None);
         assert!(!Outcome::new(&all, 5).text().contains("looks were near"));
