@@ -7,6 +7,8 @@
 
 /// Polls of a wait before those whose time is measured.
 pub(crate) const UNTIMED_POLLS: u32 = 64;
+/// Polls of a wait until some of them have been measured.
+pub(crate) const MEASURED_POLLS: u32 = 2 * UNTIMED_POLLS;
 
 /// Idle time of a worker in a run.
 #[derive(Default)]

@@ -12,7 +12,7 @@
 
 use crate::failure::Failure;
 use crate::graph::Graph;
-use crate::idle::{Idle, UNTIMED_POLLS, Wait};
+use crate::idle::{Idle, MEASURED_POLLS, UNTIMED_POLLS, Wait};
 use crate::instance::Instance;
 use crate::over_lane::{FIRED, Membership, OverLane, POLLS, Sink};
 use crate::places::{Places, Processors};
@@ -482,7 +482,12 @@ impl Thread<'_> {
                         1 => arrived = self.arrived(),
                         UNTIMED_POLLS => {
                             self.look_where();
-                            timed_since = Some(Instant::now());
+                            timed_since = Some((self.polls, Instant::now()));
+                        }
+                        // Most waits end before the spinning does.
+                        MEASURED_POLLS => {
+                            let now = Instant::now();
+                            self.measure_polls(timed_since.replace((self.polls, now)), now);
                         }
                         _ => {}
                     }
@@ -493,11 +498,8 @@ impl Thread<'_> {
             }
             // Yields and sleeps, with all lanes in view, until there is something to do.
             let since = Instant::now();
+            self.measure_polls(timed_since, since);
             let polls = std::mem::take(&mut self.polls);
-            if let Some(timed_since) = timed_since.filter(|_| polls > UNTIMED_POLLS) {
-                let took = since.duration_since(timed_since).as_nanos() as u64;
-                self.idle.measured(polls - UNTIMED_POLLS, took);
-            }
             self.seek(1);
             // Tasks run outside of it, so that their time is not idle, and reports take this
             // thread for one that waits.
@@ -528,6 +530,14 @@ impl Thread<'_> {
             if ended {
                 return self.leave(core, began);
             }
+        }
+    }
+
+    /// Notes what the polls took since some of them, which found nothing.
+    fn measure_polls(&mut self, since: Option<(u32, Instant)>, now: Instant) {
+        if let Some((polls, since)) = since.filter(|(polls, _)| *polls < self.polls) {
+            let took = now.duration_since(since).as_nanos() as u64;
+            self.idle.measured(self.polls - polls, took);
         }
     }
 
