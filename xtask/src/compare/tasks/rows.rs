@@ -251,7 +251,7 @@ mod tests {
     fn sizes_go_down_by_halves_from_a_millisecond() {
         let row = rows()[2];
         let sizes = row.iterations(2.0, false);
-        assert_eq!((sizes[0], sizes.last()), (1 << 19, Some(&16)));
+        assert_eq!((sizes[0], sizes.last()), (1 << 19, Some(&4)));
         assert!(sizes.windows(2).all(|pair| pair[0] == 2 * pair[1]));
         assert_eq!(rows()[0].iterations(2.0, true).last(), Some(&1));
         assert_eq!(row.steps(1 << 19, 2.0, false), 10);
