@@ -451,10 +451,9 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     }
     table.row(["costs of the device".into(), device]);
     if let Some(delay) = found.delay {
-        let text = format!(
-            "no prediction has the {delay} that each message takes longer; jobs choose with its latency"
-        );
+        let text = format!("no prediction has the {delay} that each message takes longer");
         table.row(["OSIER_DELAY".into(), text]);
+        table.row([String::new(), "jobs choose with its latency".into()]);
     }
     let share = match config::debug_value("pack-multiprocessors") {
         Some(text) => format!(" (OSIER_DEBUG=pack-multiprocessors={text})"),

@@ -235,8 +235,8 @@ impl Description {
 
     /// How many messages of this port a rank keeps for consumers that have not read them;
     /// at least 1. A message beyond them waits at its producer, which does not fire again
-    /// before it has left. Otherwise there are 8 (2 where an element has more than 32 bytes), and
-    /// 64 for messages of at most 32 bytes to another rank.
+    /// before it has left. By default 8, or 2 where an element has more than 32 bytes; of messages
+    /// of at most 32 bytes to another rank 64.
     pub fn slots<T>(&mut self, port: Out<T>, slots: u32) {
         self.output_mut(port).slots = Some(slots.max(1));
     }

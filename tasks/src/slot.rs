@@ -360,9 +360,9 @@ mod tests {
         assert!(one.release(false) && one.was_long());
         // SAFETY: invariant 1: both are free, and only this thread is here.
         unsafe { other.take_memory(&one) };
-        // SAFETY: invariant 1: as above.
+        // SAFETY: invariant 1: it is free, and only this thread is here.
         assert!(unsafe { other.has_memory() });
-        // SAFETY: invariant 1: as above.
+        // SAFETY: invariant 1: it is free, and only this thread is here.
         assert!(!unsafe { one.has_memory() });
         write(&other, &[2u64; 90]);
         write(&one, &[3u64; 4]);

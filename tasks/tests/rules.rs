@@ -7,7 +7,7 @@ use common::{Job, build, on_threads};
 use osier_tasks::child::{Child, LocalGraph};
 use osier_tasks::context::Context;
 use osier_tasks::delivery::Room;
-use osier_tasks::describe::{Description, Event, Out};
+use osier_tasks::describe::{Description, Event, Family, In, Out};
 use osier_tasks::failure::Failure;
 use osier_tasks::graph::{Graph, OneRank};
 use osier_tasks::instance::{Elsewhere, NO_MORE, Outside};
@@ -171,20 +171,26 @@ fn a_sink_that_all_producers_have_left_is_named() {
     }
 }
 
+/// A producer on rank 1 and a sink on rank 0, which have no tasks yet.
+fn from_rank_to_rank() -> (Description, [Family; 2], Out<u64>, In<u64>) {
+    let mut graph = Description::new();
+    let from = graph.family("producer", &[1], Placement::Function(Arc::new(|_| 1)));
+    let to = graph.family("sink", &[1], Placement::Block);
+    let (out, into) = (
+        graph.output::<u64>(from, "out"),
+        graph.input::<u64>(to, "in"),
+    );
+    graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+    (graph, [from, to], out, into)
+}
+
 /// As many messages as there are slots may be waited for, also where credit for a few that
 /// were read before is still owed.
 #[test]
 fn a_count_of_all_slots_gets_the_credit_that_is_owed() {
     let describe = || {
-        let mut graph = Description::new();
-        let from = graph.family("producer", &[1], Placement::Function(Arc::new(|_| 1)));
-        let to = graph.family("sink", &[1], Placement::Block);
-        let (out, into) = (
-            graph.output::<u64>(from, "out"),
-            graph.input::<u64>(to, "in"),
-        );
+        let (mut graph, [from, to], out, into) = from_rank_to_rank();
         graph.slots(out, 8);
-        graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
         graph.tasks(from, move |[_]: [usize; 1]| counting(out, 11));
         graph.tasks(to, move |[_]: [usize; 1]| {
             let mut read = 0;
@@ -212,14 +218,7 @@ fn a_count_of_all_slots_gets_the_credit_that_is_owed() {
 
 /// Messages from one rank to another, of some lengths in turn, on a port with the usual slots.
 fn lengths(until: usize, of: fn(usize) -> usize) -> Description {
-    let mut graph = Description::new();
-    let from = graph.family("producer", &[1], Placement::Function(Arc::new(|_| 1)));
-    let to = graph.family("sink", &[1], Placement::Block);
-    let (out, into) = (
-        graph.output::<u64>(from, "out"),
-        graph.input::<u64>(to, "in"),
-    );
-    graph.connect(out, into, |[_]: [usize; 1]| [[0usize]]);
+    let (mut graph, [from, to], out, into) = from_rank_to_rank();
     let after = move |firing: usize| match firing + 1 == until {
         true => Next::Done,
         false => Next::Wait,

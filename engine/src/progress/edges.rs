@@ -524,7 +524,12 @@ impl Lane {
         let peers = self.port.peers.len();
         let heard = &mut self.edges.heard;
         heard.resize_with(peers, || None);
-        heard[peer as usize].get_or_insert_with(|| Box::new([0; MOST_RUNS]))[id] = number;
+        let ids = heard[peer as usize].get_or_insert_with(|| Box::new([0; MOST_RUNS]));
+        // By two ids two messages could be on their way to one slot.
+        if (0..MOST_RUNS).any(|other| other != id && ids[other] == number) {
+            return false;
+        }
+        ids[id] = number;
         true
     }
 
@@ -677,5 +682,24 @@ impl Lane {
         };
         self.post_for_run(run);
         sound
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::links::{Links, Remote};
+    use crate::protocol::cost::LinkCosts;
+    use crate::protocol::select::Selection;
+
+    #[test]
+    fn a_run_has_one_id_of_a_peer() {
+        let selection = Arc::new(Selection::new(LinkCosts::default(), 48));
+        let mut lane = Lane::new(0, 2, Links::new(0, Remote::None), selection);
+        lane.becomes_graphs();
+        assert!(lane.on_edge_run(1, 3, 1) && lane.on_edge_run(1, 4, 2));
+        assert!(lane.on_edge_run(1, 3, 1), "said once more");
+        assert!(!lane.on_edge_run(1, 5, 1), "by another id");
+        assert!(lane.on_edge_run(1, 3, 7), "an id is used again");
     }
 }

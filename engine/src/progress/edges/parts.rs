@@ -8,11 +8,13 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Room that a sink gave is used until the sink is told that it is full, while the run is
-//!    open, which has the sink; a branch has one message on its way at a time.
+//! 1. Room that a sink gave is used while the run is open, which has the sink, and until the
+//!    sink is told that it is full. A branch has one message on its way at a time: long ones are
+//!    refused meanwhile, and a run has one id.
 
 use super::super::lane::Lane;
 use super::{At, EdgeRun, place_of};
+use crate::protocol::select::Memory;
 use crate::view::RawView;
 use crate::wire;
 
@@ -45,17 +47,14 @@ impl Parts {
 }
 
 impl Lane {
-    /// Most bytes of a message that is copied into the transport's: by a peer that reads this
-    /// rank's memory as it lies, of one piece.
+    /// Most bytes of a message that is copied into messages of the transport. A peer that is a
+    /// thread of this process reads longer ones where they lie; to others that is the eager limit.
     pub fn most_copied_of_edges(&self, peer: u32) -> usize {
         let state = &self.port.peers[peer as usize];
         let whole = state.always_eager;
         match self.port.links.sharing(peer).process {
             true => whole,
-            false => state
-                .selection
-                .eager_max(crate::protocol::select::Memory::Plain)
-                .max(whole),
+            false => state.selection.eager_max(Memory::Plain).max(whole),
         }
     }
 
