@@ -25,6 +25,7 @@
 //! | reductions by functions of yours | [`operators`] |
 //! | GPUs | [`devices`] |
 //! | graphs of tasks | [`task`] |
+//! | memory that others read and write | [`rma`] |
 //! | errors and their handlers | [`Error`], [`errors`] |
 //! | attributes and info | [`attributes`] |
 //! | tests of your own | [`testing::ranks`] |
@@ -86,6 +87,7 @@
 //! | `config` | environment variables |
 //! | `coll` | collective calls |
 //! | `create` | communicators made from others |
+//! | `one_sided` | windows |
 //! | `tasks` | task graphs on a communicator |
 //! | `bootstrap` | how a process becomes a rank |
 //! | `measure` | measurements of the machine |
@@ -111,6 +113,8 @@ pub mod measure;
 #[doc(hidden)]
 pub mod model;
 mod names;
+#[allow(unsafe_code, reason = "memory of windows is named by address")]
+mod one_sided;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
 mod p2p;
 mod tasks;
@@ -261,6 +265,14 @@ pub mod requests {
     pub use crate::p2p::{Batch, Begun};
 }
 
+/// Windows: memory of each rank that others read, write and update without its help.
+/// [`rma::Window`] has an example.
+pub mod rma {
+    #[doc(hidden)]
+    pub use crate::one_sided::{Brought, RawWindow, target_of};
+    pub use crate::one_sided::{Change, Epoch, Locked, LockedAll, Posted, Started, Window};
+}
+
 /// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing
 /// rules; run by workers on the ranks of a communicator. [`task::Graph`] has an example. And
 /// virtual ranks: more ranks than threads ([`task::ranks`]).
@@ -306,6 +318,7 @@ pub mod mpi {
     use crate::partitioned::*;
     use crate::persistent::*;
     use crate::requests::*;
+    use crate::rma::*;
     use crate::topology::*;
     use crate::*;
 }
@@ -313,6 +326,7 @@ pub mod mpi {
 /// The programs of the README and of the pages on running, tasks and virtual ranks are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/one-sided.md")]
 #[doc = include_str!("../docs/running.md")]
 #[doc = include_str!("../docs/tasks.md")]
 #[doc = include_str!("../docs/virtual-ranks.md")]

@@ -1,4 +1,4 @@
-//! Attributes of communicators and datatypes, with the callbacks of C.
+//! Attributes of communicators, datatypes and windows, with the callbacks of C.
 //!
 //! # Invariants
 //! 1. A freed key lives as long as an attribute has it, and until then its number names it:
@@ -19,6 +19,7 @@ use crate::fail::{Fail, Res, get, put};
 use crate::leaks;
 use crate::objects::{comm, ctype, ctype_shared, lock};
 use crate::state;
+use crate::windows::{win, win_shared};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -404,6 +405,30 @@ mpi! {
 
     fn MPI_Win_create_keyval(copy: usize, delete: usize, keyval: *mut c_int, extra: usize) on On::Own; {
         create(Kind::Win, copy, delete, keyval, extra)?;
+    }
+
+    fn MPI_Win_set_attr(on: Handle, keyval: c_int, value: usize) on On::Win(on); {
+        win_shared(on)?.attributes.set(on, key(keyval, Kind::Win)?, value)?;
+    }
+
+    fn MPI_Win_get_attr(on: Handle, keyval: c_int, value: *mut usize, flag: *mut c_int) on On::Win(on); {
+        let win = win(on)?;
+        if (MPI_WIN_BASE..=MPI_WIN_MODEL).contains(&keyval) {
+            return give(win.predefined(keyval), value, flag);
+        }
+        let found = win.attributes.get(keyval);
+        if found.is_none() {
+            key(keyval, Kind::Win)?;
+        }
+        give(found, value, flag)?;
+    }
+
+    fn MPI_Win_delete_attr(on: Handle, keyval: c_int) on On::Win(on); {
+        let held = win_shared(on)?;
+        key(keyval, Kind::Win)?;
+        if !held.attributes.delete(on, keyval)? {
+            return Err(bad_key(keyval));
+        }
     }
 
     fn MPI_Win_free_keyval(keyval: *mut c_int) on On::Own; {

@@ -13,6 +13,8 @@ pub enum On {
     Comm(Handle),
     /// A session's.
     Session(Handle),
+    /// A window's.
+    Win(Handle),
     /// That of `MPI_COMM_SELF`, or of `MPI_COMM_WORLD` if the program has set only that: of
     /// calls that have no object.
     Own,
@@ -66,6 +68,7 @@ macro_rules! mpi {
         $($rest:tt)*
     ) => {
         const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "as many as the standard's")]
             #[inline(always)]
             fn body($($arg: $t),*) -> $crate::fail::Res {
                 $body
@@ -73,6 +76,7 @@ macro_rules! mpi {
                 Ok(())
             }
 
+            #[allow(clippy::too_many_arguments, reason = "as many as the standard's")]
             #[inline(always)]
             fn both($($arg: $t),*) -> $crate::abi::c_int {
                 $crate::held::enters(stringify!($name), $on);

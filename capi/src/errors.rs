@@ -5,6 +5,7 @@ use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, argument, get, put, put_text, text};
 use crate::objects::{ERRHANDLERS, comm, comm_shared, lock, session};
 use crate::state;
+use crate::windows::{win, win_shared};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -147,6 +148,10 @@ fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
         },
         On::Session(handle) => match session(handle) {
             Ok(session) => (lock(&session.handler).clone(), handle),
+            Err(_) => own(),
+        },
+        On::Win(handle) => match win_shared(handle) {
+            Ok(win) => (lock(&win.handler).clone(), handle),
             Err(_) => own(),
         },
         On::Given(handler, none) => match Handler::of(handler) {
@@ -318,6 +323,21 @@ mpi! {
     fn MPI_Session_get_errhandler(on: Handle, errhandler: *mut Handle) on On::Session(on); {
         let handler = lock(&session(on)?.handler).clone();
         put(errhandler, handler.handle())?;
+    }
+
+    fn MPI_Win_set_errhandler(on: Handle, errhandler: Handle) on On::Win(on); {
+        let handler = Handler::of(errhandler)?;
+        *lock(&win(on)?.handler) = handler;
+    }
+
+    fn MPI_Win_get_errhandler(on: Handle, errhandler: *mut Handle) on On::Win(on); {
+        let handler = lock(&win(on)?.handler).clone();
+        put(errhandler, handler.handle())?;
+    }
+
+    fn MPI_Win_call_errhandler(on: Handle, code: c_int) on On::Win(on); {
+        win(on)?;
+        raise(On::Win(on), code, || format!("MPI_Win_call_errhandler: {}", describe(code)));
     }
 
     fn MPI_Errhandler_free(errhandler: *mut Handle) on On::Own; {

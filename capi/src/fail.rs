@@ -83,6 +83,9 @@ fn class_of(kind: ErrorKind) -> c_int {
         ErrorKind::Permission => MPI_ERR_ACCESS,
         ErrorKind::Unavailable => MPI_ERR_UNSUPPORTED_OPERATION,
         ErrorKind::Malformed => MPI_ERR_INTERN,
+        ErrorKind::WindowRange => MPI_ERR_RMA_RANGE,
+        ErrorKind::WindowEpoch => MPI_ERR_RMA_SYNC,
+        ErrorKind::WindowConflict => MPI_ERR_RMA_CONFLICT,
         // Attribute, Cancelled, Device, Config, System, and what may come.
         _ => MPI_ERR_OTHER,
     }

@@ -8,6 +8,7 @@ use crate::complete;
 use crate::environment::plain;
 use crate::objects::*;
 use crate::table::to_number;
+use crate::windows::WINDOWS;
 
 fn of(handle: Handle) -> c_int {
     match handle {
@@ -47,5 +48,5 @@ pairs! {
     fn MPI_Request_toint, MPI_Request_fromint: MPI_REQUEST_NULL |n| complete::of_number(n).or_else(|| REQUESTS.handle_of(n));
     fn MPI_Session_toint, MPI_Session_fromint: MPI_SESSION_NULL |n| SESSIONS.handle_of(n);
     fn MPI_Type_toint, MPI_Type_fromint: MPI_DATATYPE_NULL |n| TYPES.handle_of(n);
-    fn MPI_Win_toint, MPI_Win_fromint: MPI_WIN_NULL |_| None;
+    fn MPI_Win_toint, MPI_Win_fromint: MPI_WIN_NULL |n| WINDOWS.handle_of(n);
 }

@@ -9,6 +9,7 @@ use crate::attributes;
 use crate::held;
 use crate::objects::*;
 use crate::state;
+use crate::windows::WINDOWS;
 use crate::work::{Pending, Sort, Work};
 use osier_engine::check::{Check, Checks, Site};
 use std::collections::HashMap;
@@ -177,6 +178,12 @@ fn report() {
         if let Some(comm) = COMMS.get(handle) {
             let what = named(&comm.name, ranks(comm.comm.size()));
             left("communicator", handle, what);
+        }
+    }
+    for handle in WINDOWS.handles() {
+        if let Some(win) = WINDOWS.get(handle) {
+            let what = named(&win.name, ranks(win.raw.comm().size()));
+            left("window", handle, what);
         }
     }
     for handle in GROUPS.handles() {

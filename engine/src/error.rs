@@ -58,6 +58,12 @@ pub enum ErrorKind {
     User,
     /// A task of a graph has failed, or what it needs has.
     Task,
+    /// Bytes outside of a rank's part of a window.
+    WindowRange,
+    /// An access to a window, or a call on it, at a time at which it is not allowed.
+    WindowEpoch,
+    /// Accesses to the same bytes of a window that exclude each other.
+    WindowConflict,
 }
 
 /// An error code: a class, or a finer number within a class.

@@ -17,6 +17,7 @@
 //! | [`completion`] | how the end of an operation reaches its waiters |
 //! | [`exec`] | collectives in flight: steps, memory, operators |
 //! | [`progress`] | lanes, their lock, the only loop that polls |
+//! | [`rma`] | parts of windows as a rank reaches them; locks and updates of them |
 
 #![deny(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links, reason = "read with the sources")]
@@ -44,6 +45,8 @@ pub mod matching;
 )]
 pub mod progress;
 pub mod protocol;
+#[allow(unsafe_code, reason = "memory of other ranks is used by address")]
+pub mod rma;
 pub mod site;
 pub mod slab;
 pub mod trace;

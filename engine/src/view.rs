@@ -230,6 +230,14 @@ impl RawView {
         a.overlaps(count, &b, other_count, offset as isize)
     }
 
+    /// The same bytes, so many further on.
+    pub fn moved_by(&self, bytes: usize) -> Self {
+        Self {
+            origin: self.origin.wrapping_add(bytes),
+            ..self.clone()
+        }
+    }
+
     /// Address range of all bytes.
     pub fn span(&self) -> (usize, usize) {
         let at = self.origin.addr();

@@ -16,7 +16,7 @@ use osier_engine::progress::traced::LaneTrace;
 use osier_transports::delay::Delayed;
 use osier_transports::shm::monotonic_ns;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(crate) struct Member {
     pub core: Arc<Core>,
@@ -29,7 +29,12 @@ pub(crate) struct Member {
     pub psets: ProcessSets,
     /// Universes and sessions.
     handles: AtomicUsize,
+    /// What is kept until it says that it is over.
+    kept: Mutex<Vec<Kept>>,
 }
+
+/// Makes progress; true: it may be dropped.
+type Kept = Box<dyn FnMut() -> bool + Send>;
 
 impl Member {
     pub fn new(core: Arc<Core>, psets: ProcessSets, agreed: Agreed) -> Arc<Self> {
@@ -42,6 +47,7 @@ impl Member {
             codes: ErrorCodes::default(),
             psets,
             handles: AtomicUsize::new(0),
+            kept: Mutex::default(),
         })
     }
 
@@ -52,6 +58,29 @@ impl Member {
 
     pub fn meeting(&self) -> &Meeting {
         self.meeting.get_or_init(|| Meeting::open(&self.core))
+    }
+
+    /// Keeps something until it says that it is over.
+    pub fn keep(&self, kept: Kept) {
+        self.kept().push(kept);
+        self.sweep();
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops what is over of that which is kept. True if nothing is left.
+    pub fn sweep(&self) -> bool {
+        // Without the lock: it makes progress.
+        let kept = std::mem::take(&mut *self.kept());
+        let left = kept
+            .into_iter()
+            .filter_map(|mut kept| (!kept()).then_some(kept));
+        let mut left: Vec<_> = left.collect();
+        let mut kept = self.kept();
+        kept.append(&mut left);
+        kept.is_empty()
     }
 
     /// The ranks of the job.
@@ -86,6 +115,7 @@ impl Drop for Joined {
         }
         if member.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             if orderly {
+                member.core.wait_until(|| member.sweep().then_some(()));
                 member.core.flush(None);
                 member.core.report_leaks();
             }

@@ -25,6 +25,7 @@ mod modes;
 mod neighborhood_waits;
 mod neighborhoods;
 mod objects;
+mod one_sided;
 mod operands;
 mod partitioned;
 mod persistent;

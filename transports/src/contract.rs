@@ -26,7 +26,7 @@ pub type Peer = u32;
 
 /// Version of everything that two ends say to each other. Tests compare it with the messages of
 /// lanes (`engine/src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
-pub const WIRE_VERSION: u16 = 18;
+pub const WIRE_VERSION: u16 = 19;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +169,8 @@ pub enum RegionKind {
     /// Something of the same process that the layer above understands; no transport
     /// reaches it.
     Described = 6,
+    /// Osier's shared heap, of a window: mapped by peers to read, write and use by atomics.
+    Window = 7,
 }
 
 /// Right to reach a region of a peer: what [`Endpoint::export`] returns and
@@ -218,6 +220,7 @@ impl RegionKey {
             4 => RegionKind::Local,
             5 => RegionKind::Sim,
             6 => RegionKind::Described,
+            7 => RegionKind::Window,
             _ => return None,
         };
         let (base, bytes) = (word(8), word(16));
@@ -526,6 +529,21 @@ pub trait Endpoint {
         unsafe { self.export(ptr, bytes) }
     }
 
+    /// Exports memory of a window: all members may read and write it, and use its aligned words
+    /// by atomics, as long as the window lives.
+    ///
+    /// # Safety
+    /// The caller keeps `bytes` bytes at `ptr` alive until every member has said that it is
+    /// done; whoever uses them meanwhile knows that others do, too.
+    unsafe fn export_window(
+        &self,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.export_writable(ptr, bytes) }
+    }
+
     /// Exports memory to one peer, which may write it if `write` says so: a
     /// better key where that peer shares more with this process than others.
     ///
@@ -597,6 +615,13 @@ pub trait Endpoint {
     /// Address at which a peer's region can be read directly, if it is mapped
     /// (mapping it now if need be).
     fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8>;
+
+    /// The same of a region of [`Endpoint::export_window`]: there it can be written, too, and
+    /// used by atomics, at the same time as others do.
+    fn mapped_writable(&mut self, peer: Peer, key: &RegionKey) -> Option<*mut u8> {
+        let _ = (peer, key);
+        None
+    }
 
     /// Number and outcome of a finished one-sided operation.
     fn poll_completion(&mut self) -> Option<(u64, Result<u64, TransportError>)>;

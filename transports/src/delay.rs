@@ -409,6 +409,16 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
         }
     }
 
+    /// Members of this process reach it.
+    unsafe fn export_window(
+        &self,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // SAFETY: invariant 5.
+        unsafe { self.below.export_window(ptr, bytes) }
+    }
+
     /// Other processes share nothing: what is in place could not be delayed.
     fn sharing(&self, peer: Peer) -> Sharing {
         let below = self.below.sharing(peer);
@@ -466,6 +476,13 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
         match self.is_here(peer) {
             true => self.below.atomic(peer, key, offset, op),
             false => Err(apart()),
+        }
+    }
+
+    fn mapped_writable(&mut self, peer: Peer, key: &RegionKey) -> Option<*mut u8> {
+        match self.is_here(peer) {
+            true => self.below.mapped_writable(peer, key),
+            false => None,
         }
     }
 

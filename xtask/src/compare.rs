@@ -287,6 +287,7 @@ pub fn run(args: &Args) -> Result {
         lacks_osier &= outcome.lacks_osier();
         let told = tasks::note(&command, &hops.distances(store.nearest()));
         if args.update_docs {
+            let text = format!("```\n{}\n```\n", text.trim_end());
             table::update_docs(&docs, tasks::MARKERS, &text, &told, &troubles.0)?;
         }
         note = note.or(Some(told));

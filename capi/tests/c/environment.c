@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
     MPI_Request request = (MPI_Request)MPI_COMM_WORLD;
     FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_REQUEST);
     FAILS(MPI_Init(&argc, &argv), MPI_ERR_OTHER);
-    FAILS(MPI_Win_create(value, 8, 1, MPI_INFO_NULL, MPI_COMM_WORLD, (MPI_Win *)&got), MPI_ERR_UNSUPPORTED_OPERATION);
+    FAILS(MPI_File_open(MPI_COMM_WORLD, "none", MPI_MODE_RDONLY, MPI_INFO_NULL, (MPI_File *)&got), MPI_ERR_UNSUPPORTED_OPERATION);
 
     /* Handles as integers. */
     CHECK(MPI_Comm_toint(MPI_COMM_WORLD) == 0x101);

@@ -171,6 +171,11 @@ fn environment() {
 }
 
 #[test]
+fn windows() {
+    passes("windows", &[1, 2, 3]);
+}
+
+#[test]
 fn point_to_point() {
     passes("p2p", &[2, 3]);
 }

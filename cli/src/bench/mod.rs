@@ -22,6 +22,7 @@
 //! | [`floor`] | what the machine could do |
 //! | [`floors`] | what two processes could do for a collective |
 //! | [`tasks`] | firings and edges of task graphs |
+//! | [`rma`] | accesses to windows |
 //! | [`patterns`] | dependence patterns over task graphs and over messages |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
@@ -45,6 +46,7 @@ mod patterns;
 mod plot;
 pub(crate) mod progress;
 mod report;
+mod rma;
 mod tasks;
 mod threads;
 mod timing;
@@ -106,6 +108,8 @@ Examples:
       how good the model is: its numbers measured by the same job
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
+  osier bench rma
+      one-sided accesses beside bare stores, loads and locked instructions
   osier bench patterns --pattern fft --program messages --points 1
       tasks of a butterfly, one for each core, by messages instead of a graph
   osier bench patterns --pattern all_to_all -n 1 --workers 2
@@ -142,6 +146,10 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 to the start of its task, us, beside send and recv, and beside a
                 message received through a WaitSet of as many requests as the rank
                 has edges; then what an edge is to cost at most
+  rma           a rank accesses the window of another that waits in a barrier: put, get,
+                updates and locks, ns, in memory that both map and in a vector, which the
+                system reaches; beside it a bare program that does the same in the mapped
+                memory; a fence beside a barrier
   patterns      tasks with the dependences of a pattern (trivial, no_comm, stencil_1d,
                 stencil_1d_periodic, dom, tree, fft, all_to_all, nearest, spread,
                 random_nearest; after Task Bench, Slaughter et al., SC20), whose
@@ -416,6 +424,8 @@ enum Bench {
     Threads,
     /// Firings and edges of task graphs
     Tasks,
+    /// Accesses to windows of another rank
+    Rma,
     /// Tasks with the dependences of a pattern, and what they cost beside their work
     Patterns,
     /// Start to end of an empty program
@@ -480,6 +490,7 @@ impl Bench {
             Bench::Datatype => "datatype",
             Bench::Threads => "threads",
             Bench::Tasks => "tasks",
+            Bench::Rma => "rma",
             Bench::Patterns => "patterns",
             Bench::Launch => "launch",
             Bench::Floors => "floors",
@@ -638,18 +649,22 @@ fn start(args: &Args) -> Result<ExitCode> {
         Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
         Bench::Tasks if in_job => return Ok(tasks::edges(&plan)),
+        Bench::Rma if in_job => return Ok(rma::run(&plan)),
         Bench::Patterns if in_job => return Ok(patterns::run(args)),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job && plan.bench.operation().is_some() => return Ok(collectives::run(&plan)),
         _ if in_job => return Ok(messages::run(&plan)),
         _ => {
-            if args.bench == Bench::Tasks {
+            if matches!(args.bench, Bench::Tasks | Bench::Rma) {
                 options::check_ranks(args.bench, plan.ranks)?;
                 if args.json.is_some() || args.plot.is_some() || !args.sizes.is_empty() {
-                    return Err(Failure::usage(
-                        "tasks prints a table of its own sizes: no --json, --plot or --sizes",
-                    ));
+                    return Err(Failure::usage(format!(
+                        "{} prints a table of its own sizes: no --json, --plot or --sizes",
+                        args.bench.name()
+                    )));
                 }
+            }
+            if args.bench == Bench::Tasks {
                 tasks::firings(&plan)?;
             }
             if args.bench == Bench::Patterns {

@@ -362,6 +362,9 @@ pub fn check_ranks(bench: Bench, ranks: usize) -> Result<()> {
         Bench::Tasks if ranks != 2 => Err(Failure::usage(format!(
             "{name} measures edges between two ranks, not {ranks}"
         ))),
+        Bench::Rma if ranks != 2 => Err(Failure::usage(format!(
+            "{name} measures accesses of one rank to another, not {ranks} ranks"
+        ))),
         Bench::MultiPair if ranks < 2 || ranks % 2 == 1 => Err(Failure::usage(format!(
             "{name} takes an even number of ranks, not {ranks}"
         ))),
@@ -384,7 +387,12 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
         Bench::MessageRate | Bench::MultiPair => (1, 4 * K),
         Bench::Threads => (8, 8),
         Bench::Pack => (8, 4 * M),
-        Bench::Launch | Bench::Datatype | Bench::Barrier | Bench::Tasks | Bench::Patterns => (1, 1),
+        Bench::Launch
+        | Bench::Datatype
+        | Bench::Barrier
+        | Bench::Tasks
+        | Bench::Patterns
+        | Bench::Rma => (1, 1),
         _ => match args.bench.operation() {
             Some(operation) if operation.reduces() => (8, M),
             _ => (1, M),

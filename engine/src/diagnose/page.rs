@@ -62,13 +62,17 @@ pub enum Operation {
     Revoke,
     /// A task of a graph that its firing rule, or room for what it sends, keeps from running.
     Task,
+    /// A one-sided access to a peer's part of a window.
+    Access,
+    /// A lock of a peer's part of a window.
+    WindowLock,
     /// Something that this version does not know, or that is not Osier's: a
     /// future that waits for something else. It may end at any time.
     Other,
 }
 
 impl Operation {
-    const ALL: [Operation; 12] = [
+    const ALL: [Operation; 14] = [
         Operation::Receive,
         Operation::Send,
         Operation::SynchronousSend,
@@ -81,6 +85,8 @@ impl Operation {
         Operation::PartitionedReceive,
         Operation::GeneralizedRequest,
         Operation::Task,
+        Operation::Access,
+        Operation::WindowLock,
     ];
 
     /// As in reports.
@@ -97,6 +103,8 @@ impl Operation {
             Operation::GeneralizedRequest => "generalized request",
             Operation::Revoke => "revoke",
             Operation::Task => "task",
+            Operation::Access => "one-sided access",
+            Operation::WindowLock => "window lock",
             Operation::Other => "other",
         }
     }

@@ -40,7 +40,10 @@ pub fn duration(ns: u64) -> String {
 /// The cells that describe a wait: operation, peer, tag, communicator, bytes,
 /// time, place.
 pub fn cells(wait: &Wait, now_ns: u64) -> [String; 7] {
-    let known = !matches!(wait.operation, Operation::Other | Operation::Task);
+    let known = !matches!(
+        wait.operation,
+        Operation::Other | Operation::Task | Operation::WindowLock
+    );
     let peer = match wait.peer {
         Some(peer) => peer.to_string(),
         None if known => "any".into(),
@@ -61,7 +64,7 @@ pub fn cells(wait: &Wait, now_ns: u64) -> [String; 7] {
         place = format!("{place}: {}", wait.what);
     }
     let bytes = match wait.operation {
-        Operation::Task => "-".into(),
+        Operation::Task | Operation::WindowLock => "-".into(),
         _ => wait.bytes.to_string(),
     };
     [

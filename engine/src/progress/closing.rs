@@ -97,6 +97,7 @@ impl Lane {
         state.left = Some(how);
         self.end_unowned();
         self.edges_lost(peer);
+        (self.port.accesses).peer_is_gone(peer, "has given the window back");
         // Somebody may sleep in a wait that is hopeless now.
         self.port.finished = true;
     }

@@ -359,6 +359,19 @@ impl Core {
         }
     }
 
+    /// Wakes other ranks, also those that are about to sleep: memory that they look at by
+    /// themselves has changed.
+    pub fn wake_ranks(&self, ranks: &[u32]) {
+        match &self.transport {
+            JobTransport::Shm(r) => {
+                let others = ranks.iter().filter(|rank| **rank != self.rank);
+                others.for_each(|rank| r.job().wake(*rank as usize));
+            }
+            JobTransport::Sim(net, _) => net.notify(),
+            JobTransport::Alone => {}
+        }
+    }
+
     #[cold]
     fn wake_sleepers(&self) {
         // First: a virtual rank that parks looks at it behind its word.

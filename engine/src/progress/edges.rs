@@ -359,8 +359,21 @@ impl Lane {
         }
     }
 
+    /// As [`Lane::post_kept`], of two parts.
+    pub(super) fn post_kept_parts(&mut self, peer: u32, head: AmHead, parts: [&[u8]; 2]) {
+        let [front, rear] = parts;
+        self.post_filled(peer, head, front.len() + rear.len(), |to| {
+            // SAFETY: invariant 3: there is room for both.
+            unsafe { std::ptr::copy_nonoverlapping(front.as_ptr(), to, front.len()) };
+            let to = to.wrapping_add(front.len());
+            // SAFETY: invariant 3: there is room for both.
+            unsafe { std::ptr::copy_nonoverlapping(rear.as_ptr(), to, rear.len()) };
+        });
+    }
+
+    /// Posts a message, or keeps it until there is room.
     #[inline]
-    fn post_kept(&mut self, peer: u32, head: AmHead, payload: &[u8]) {
+    pub(super) fn post_kept(&mut self, peer: u32, head: AmHead, payload: &[u8]) {
         self.post_filled(peer, head, payload.len(), |to| {
             // SAFETY: invariant 3: there is room for the payload.
             unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len()) }
@@ -369,7 +382,13 @@ impl Lane {
 
     /// As [`Lane::post_kept`], of as many bytes as `fill` writes where it is told.
     #[inline]
-    fn post_filled(&mut self, peer: u32, head: AmHead, bytes: usize, fill: impl Fn(*mut u8)) {
+    pub(super) fn post_filled(
+        &mut self,
+        peer: u32,
+        head: AmHead,
+        bytes: usize,
+        fill: impl Fn(*mut u8),
+    ) {
         let state = &mut self.port.peers[peer as usize];
         if state.dead.is_some() {
             return;

@@ -58,6 +58,7 @@ impl Lane {
             self.handle(&message);
         }
         self.port.peers[peer as usize].dead = Some(how);
+        self.port.finished |= self.port.accesses.peer_is_gone(peer, &how.to_string());
         self.port.peers[peer as usize].blocked = true;
         self.dead_count += 1;
         self.executor.stop_graphs();

@@ -247,7 +247,7 @@ impl Lane {
         if !self.port.busy.is_empty() {
             any |= outbox::push(&mut self.port);
         }
-        if !self.get.is_idle() {
+        if !self.get.is_idle() || !self.port.accesses.is_idle() {
             any |= self.get.advance_one_sided(&mut self.port);
         }
         if !self.port.staged.is_empty() {
@@ -279,7 +279,8 @@ impl Lane {
     /// Operations and messages in flight that need this rank's progress.
     pub fn outstanding(&self) -> usize {
         let posted = self.port.ops.len() + self.posted.in_window();
-        posted + self.port.busy.len() + self.get.len() + self.executor.len()
+        let one_sided = self.get.len() + self.port.accesses.len();
+        posted + self.port.busy.len() + one_sided + self.executor.len()
     }
 
     /// Sends that the peers still need this rank for.
@@ -383,6 +384,9 @@ impl Lane {
             wire::PUT_DONE => device_put::on_put_done(&mut self.port, peer, low, message.head.aux),
             wire::READY => self.on_ready(peer, low, message.head.aux),
             wire::EDGE..=wire::EDGE_FIRST => self.on_edge(message),
+            wire::ACCESS => self.on_access(message, low, high),
+            wire::ACCESS_DATA => self.on_access_data(message, low),
+            wire::ACCESS_DONE => self.on_access_done(message, low),
             _ => false,
         };
         if !sound {

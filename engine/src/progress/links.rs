@@ -12,8 +12,8 @@ use osier_transports::loopback::Loopback;
 use osier_transports::shm::{Collective, ShmEndpoint};
 use osier_transports::sim::SimEndpoint;
 use osier_transports::{
-    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PeerMemory, PostError, RegionKey,
-    RegionKind, Sharing, TransportError, TransportErrorKind,
+    AmHead, AtomicOp, Capabilities, Endpoint, Incoming, OneSided, Peer, PeerMemory, PostError,
+    RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -272,6 +272,27 @@ impl Links {
         to_peer!(self, peer, e => unsafe { e.export_to(peer, ptr, bytes, true) }, none: Err(nobody()))
     }
 
+    /// Exports memory of a window to all members.
+    ///
+    /// # Safety
+    /// As [`Endpoint::export_window`].
+    pub unsafe fn export_window(
+        &mut self,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        match &self.remote {
+            // SAFETY: invariant 1.
+            Remote::Shm(e) => unsafe { e.export_window(ptr, bytes) },
+            // SAFETY: invariant 1.
+            Remote::Sim(e) => unsafe { e.export_window(ptr, bytes) },
+            // SAFETY: invariant 1.
+            Remote::Delayed(e) => unsafe { e.export_window(ptr, bytes) },
+            // SAFETY: invariant 1.
+            Remote::None => unsafe { self.loopback.export_window(ptr, bytes) },
+        }
+    }
+
     /// Whether a peer would answer at once.
     pub fn attending(&mut self, peer: Peer) -> bool {
         to_peer!(self, peer, e => e.attending(peer), none: false)
@@ -398,6 +419,22 @@ impl Links {
     ) -> Result<OneSided, TransportError> {
         // SAFETY: invariant 1.
         to_peer!(self, peer, e => unsafe { e.get(peer, key, offset, to, bytes) }, none: Err(nobody()))
+    }
+
+    /// Performs an atomic on eight aligned bytes of a peer's region.
+    pub fn atomic(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        op: AtomicOp,
+    ) -> Result<OneSided, TransportError> {
+        to_peer!(self, peer, e => e.atomic(peer, key, offset, op), none: Err(nobody()))
+    }
+
+    /// Where a region of a window lies, if it can be used by address.
+    pub fn mapped_writable(&mut self, peer: Peer, key: &RegionKey) -> Option<*mut u8> {
+        to_peer!(self, peer, e => e.mapped_writable(peer, key), none: None)
     }
 
     pub fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {

@@ -5,6 +5,7 @@
 //! Communicators share no lane, so they share no lock. [`core::Core`] is the
 //! state that a rank's lanes share: sleeping threads, dead ranks.
 
+pub mod access;
 mod arrival;
 pub mod attached;
 pub mod backoff;

@@ -4,6 +4,7 @@
 //! counters and the choice by costs through this, and nothing else of the lane: neither the
 //! queues of matching, nor runs, nor other protocols' states.
 
+use super::access::Accesses;
 use super::checked::LaneCheck;
 use super::closing::Left;
 use super::failures::ended;
@@ -99,6 +100,8 @@ pub struct Port {
     pub(crate) of_persistent: CallsOfPersistent,
     /// Peers that this rank sends to in calls of neighbors, each once.
     pub(crate) sends_to: Box<[u32]>,
+    /// Of a window.
+    pub(crate) accesses: Accesses,
 }
 
 impl Port {
@@ -135,6 +138,7 @@ impl Port {
             in_segment: SegmentCalls::default(),
             of_persistent: CallsOfPersistent::default(),
             sends_to: Box::default(),
+            accesses: Accesses::default(),
         }
     }
 }

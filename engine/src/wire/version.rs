@@ -36,6 +36,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (17, 0xf0a0_0944_d89b_61ce),
     // Long messages of edges count as several in credit, and come in parts with their length.
     (18, 0x9fb0_d0f6_b684_3413),
+    // One-sided access by messages.
+    (19, 0xb3d4_e14f_dd90_6edb),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -40,6 +40,14 @@ fn takes_part(world: &Communicator, how: &str) -> bool {
         super::halts::run(world, "cycle");
         return true;
     }
+    if how == "window-lock" {
+        let window = world.window::<u64>(1).expect("a window");
+        let locked = window.lock(1).expect("nobody has it");
+        window.fence().expect("no error");
+        world.recv(&mut [0u64], 0, 99).expect("no error");
+        drop(locked);
+        return true;
+    }
     false
 }
 
@@ -160,6 +168,11 @@ fn block(universe: &Universe, world: &Communicator, how: &str) -> Result<()> {
                 s.spawn(|| drop(session.create_from_group(&group, "lonely")));
                 drop(session.create_from_group(&group, "alone"));
             });
+        }
+        "window-lock" => {
+            let window = world.window::<u64>(1)?;
+            window.fence()?;
+            drop(window.lock(1)?);
         }
         "barrier" => world.barrier()?,
         "ibarrier" => world.ibarrier()?.wait()?,

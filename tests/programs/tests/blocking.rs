@@ -224,6 +224,21 @@ const WAITS: &[Wait] = &[
         Told("the future of a virtual rank: what it awaits is told"),
     ),
     (
+        "engine/src/rma/mod.rs",
+        "each",
+        Ends("a transport ends its accesses without the peer"),
+    ),
+    (
+        "engine/src/rma/mod.rs",
+        "await_lock",
+        By(&[("window-lock", "0 window lock 1 -")]),
+    ),
+    (
+        "src/comm/member.rs",
+        "drop",
+        Told("the barrier of a window that was dropped: its messages are told"),
+    ),
+    (
         "engine/src/progress/core.rs",
         "flush",
         By(&[("finalize", "0 send 1 7 world 8388608")]),

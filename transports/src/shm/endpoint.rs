@@ -873,9 +873,17 @@ impl ShmEndpoint {
                 let heap = self.rank.peer_heap(key.owner as usize)?;
                 heap.at(at, bytes).ok()
             }
-            RegionKind::Local if key.owner == self.rank.pid() && self.here(peer) => Some(
-                std::ptr::with_exposed_provenance_mut(usize::try_from(at).ok()?),
-            ),
+            RegionKind::Window if self.members.get(peer as usize) == Some(&key.owner) => {
+                let heap = self.rank.peer_windows(key.owner as usize)?;
+                heap.at(at, bytes).ok()
+            }
+            RegionKind::Local | RegionKind::Process
+                if key.owner == self.rank.pid() && self.here(peer) =>
+            {
+                Some(std::ptr::with_exposed_provenance_mut(
+                    usize::try_from(at).ok()?,
+                ))
+            }
             _ => None,
         }
     }
@@ -1064,6 +1072,27 @@ impl Endpoint for ShmEndpoint {
         self.process_key(ptr, bytes)
     }
 
+    unsafe fn export_window(
+        &self,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        if let Some(base) = self.rank.heap_offset(ptr, bytes) {
+            return Ok(RegionKey {
+                kind: RegionKind::Window,
+                owner: self.rank.rank() as u32,
+                base,
+                bytes: bytes as u64,
+            });
+        }
+        Ok(RegionKey {
+            kind: RegionKind::Process,
+            owner: self.rank.pid(),
+            base: ptr.expose_provenance() as u64,
+            bytes: bytes as u64,
+        })
+    }
+
     unsafe fn export_to(
         &self,
         peer: Peer,
@@ -1158,7 +1187,8 @@ impl Endpoint for ShmEndpoint {
         if key.kind == RegionKind::Heap {
             return Err(TransportError::new(
                 TransportErrorKind::Unavailable,
-                "peers map the heap read-only; put needs a region of the arena or of a process",
+                "peers map the heap read-only; put needs a region of the arena, of a window or of \
+                 a process",
             ));
         }
         if let Some(to) = self.address(peer, key, offset, bytes as u64) {
@@ -1187,17 +1217,19 @@ impl Endpoint for ShmEndpoint {
         op: AtomicOp,
     ) -> Result<OneSided, TransportError> {
         let at = match key.kind {
-            RegionKind::Arena | RegionKind::Local => self.address(peer, key, offset, 8),
-            _ => {
-                return Err(TransportError::new(
-                    TransportErrorKind::Unavailable,
-                    format!(
-                        "atomics on {:?} memory of another process: only the arena offers them",
-                        key.kind
-                    ),
-                ));
-            }
+            RegionKind::Heap => None,
+            _ => self.address(peer, key, offset, 8),
         };
+        if at.is_none() && matches!(key.kind, RegionKind::Heap | RegionKind::Process) {
+            return Err(TransportError::new(
+                TransportErrorKind::Unavailable,
+                format!(
+                    "atomics on {:?} memory of another process: only the arena and windows in \
+                     the heap offer them",
+                    key.kind
+                ),
+            ));
+        }
         let Some(at) = at.filter(|p| (*p as usize).is_multiple_of(8)) else {
             return Err(outside(key, offset, 8));
         };
@@ -1219,6 +1251,13 @@ impl Endpoint for ShmEndpoint {
     fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {
         self.address(peer, key, 0, key.bytes)
             .map(|p| p.cast_const())
+    }
+
+    fn mapped_writable(&mut self, peer: Peer, key: &RegionKey) -> Option<*mut u8> {
+        match key.kind {
+            RegionKind::Heap => None,
+            _ => self.address(peer, key, 0, key.bytes),
+        }
     }
 
     fn poll_completion(&mut self) -> Option<(u64, Result<u64, TransportError>)> {

@@ -335,7 +335,7 @@ impl Job {
     }
 
     /// Wakes a rank that sleeps, or is about to.
-    pub(crate) fn wake(&self, rank: usize) {
+    pub fn wake(&self, rank: usize) {
         if super::words::rouse_anyway(&self.control(rank).sleeping) {
             self.ring(rank);
         }

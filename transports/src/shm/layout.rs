@@ -34,6 +34,8 @@ const VERSIONS: &[(u16, u64)] = &[
     // Ends of tasks are asked for; parked ranks.
     (17, 0xe3a5_06a4_51b7_8f27),
     (18, 0xe3a5_06a4_51b7_8f27),
+    // Keys of windows.
+    (19, 0xe3a5_06a4_51b7_8f27),
 ];
 
 macro_rules! offsets {

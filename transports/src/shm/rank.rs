@@ -136,6 +136,8 @@ struct Inner {
     channels: Mutex<Channels>,
     heap: Arc<Heap>,
     peer_heaps: Vec<OnceLock<Steps>>,
+    /// The same, mapped to be written where windows lie.
+    peer_windows: Vec<OnceLock<Steps>>,
     malformed: AtomicU64,
     /// The list of new rings was overwritten.
     inbox_lost: AtomicU32,
@@ -204,6 +206,7 @@ impl ShmRank {
             channels: Mutex::default(),
             heap: Heap::new(job.clone(), rank),
             peer_heaps: (0..job.ranks()).map(|_| OnceLock::new()).collect(),
+            peer_windows: (0..job.ranks()).map(|_| OnceLock::new()).collect(),
             malformed: AtomicU64::new(0),
             inbox_lost: AtomicU32::new(0),
             cma_refused: AtomicU32::new(0),
@@ -643,6 +646,12 @@ impl ShmRank {
     pub(crate) fn peer_heap(&self, rank: usize) -> Option<&Steps> {
         let heap = self.0.peer_heaps.get(rank)?;
         Some(heap.get_or_init(|| self.0.job.segment().window(rank, false)))
+    }
+
+    /// A peer's heap, mapped to be written where it is used: for memory of windows alone.
+    pub(crate) fn peer_windows(&self, rank: usize) -> Option<&Steps> {
+        let heap = self.0.peer_windows.get(rank)?;
+        Some(heap.get_or_init(|| self.0.job.segment().window(rank, true)))
     }
 
     pub(crate) fn cma_refused(&self) -> bool {

@@ -266,6 +266,10 @@ impl Get {
         let mut any = false;
         while let Some((number, result)) = port.links.poll_completion() {
             any = true;
+            if port.accesses.ended(number, &result) {
+                port.finished = true;
+                continue;
+            }
             self.completed(port, number, result.map(drop));
         }
         for _ in 0..self.pulls.len() {

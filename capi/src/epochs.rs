@@ -1,0 +1,300 @@
+//! Epochs of a window: which calls are allowed when. Pure, but for the words of the quick look.
+//!
+//! | state | opened by | accesses to | closed by |
+//! |---|---|---|---|
+//! | fence | `MPI_Win_fence` | all | the next fence that says so |
+//! | started | `MPI_Win_start` | its group | `MPI_Win_complete` |
+//! | locked | `MPI_Win_lock` | one target each | `MPI_Win_unlock` |
+//! | all | `MPI_Win_lock_all` | all | `MPI_Win_unlock_all` |
+//!
+//! A fence leaves an epoch behind that another kind may replace: programs fence, and lock then.
+//!
+//! # Sources
+//! MPI 5.0, section 12.5.
+
+use crate::abi::*;
+use crate::fail::{Fail, Res};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How a target is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Shared,
+    Exclusive,
+    /// The program says that no other lock is in the way (`MPI_MODE_NOCHECK`).
+    Unchecked,
+}
+
+/// State of one window at one rank.
+#[derive(Default)]
+pub struct Epochs {
+    fence: bool,
+    started: Option<Vec<usize>>,
+    posted: Option<Vec<usize>>,
+    locked: BTreeMap<usize, Held>,
+    /// Whether targets are locked when they are first used.
+    all: Option<bool>,
+}
+
+/// What an access must do first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    AtOnce,
+    /// Lock the target, in an epoch on all.
+    OfAll,
+}
+
+const NONE: u64 = 0;
+const ANY: u64 = 1;
+const ALL: u64 = 2;
+const ONE: u64 = 3;
+
+/// What most accesses need to know.
+#[derive(Default)]
+pub struct Quick(AtomicU64);
+
+impl Quick {
+    /// What an access to a target must do first; none: [`Epochs::access`] says it.
+    #[inline]
+    pub fn look(&self, target: usize) -> Option<Allowed> {
+        match self.0.load(Ordering::Relaxed) {
+            ANY => Some(Allowed::AtOnce),
+            ALL => Some(Allowed::OfAll),
+            NONE => None,
+            one => (one - ONE == target as u64).then_some(Allowed::AtOnce),
+        }
+    }
+}
+
+#[cold]
+fn out_of(what: &str) -> Fail {
+    Fail::new(MPI_ERR_RMA_SYNC, what.to_owned())
+}
+
+impl Epochs {
+    fn is_passive(&self) -> bool {
+        self.all.is_some() || !self.locked.is_empty()
+    }
+
+    /// Leaves a summary behind.
+    pub fn note(&self, quick: &Quick) {
+        let locked = self.locked.first_key_value().map(|(target, _)| *target);
+        let word = match (self.all, locked) {
+            (Some(true), _) => ALL,
+            (Some(false), _) => ANY,
+            (None, Some(target)) if self.locked.len() == 1 => ONE + target as u64,
+            (None, Some(_)) => NONE,
+            (None, None) if self.started.is_some() => NONE,
+            (None, None) if self.fence => ANY,
+            (None, None) => NONE,
+        };
+        quick.0.store(word, Ordering::Relaxed);
+    }
+
+    pub fn access(&self, target: usize) -> Res<Allowed> {
+        if let Some(targets) = &self.started {
+            return match targets.contains(&target) {
+                true => Ok(Allowed::AtOnce),
+                false => Err(out_of(
+                    "an access to a rank that MPI_Win_start did not name",
+                )),
+            };
+        }
+        match self.all {
+            Some(true) => return Ok(Allowed::OfAll),
+            Some(false) => return Ok(Allowed::AtOnce),
+            None => {}
+        }
+        if !self.locked.is_empty() {
+            return match self.locked.contains_key(&target) {
+                true => Ok(Allowed::AtOnce),
+                false => Err(out_of("an access to a rank that is not locked")),
+            };
+        }
+        match self.fence {
+            true => Ok(Allowed::AtOnce),
+            false => Err(out_of(
+                "an access outside of an epoch (hint: MPI_Win_fence, MPI_Win_start or MPI_Win_lock opens one)",
+            )),
+        }
+    }
+
+    pub fn fence(&mut self, assert: c_int) -> Res {
+        if self.is_passive() {
+            return Err(out_of("MPI_Win_fence while a lock is held"));
+        }
+        if self.started.is_some() || self.posted.is_some() {
+            return Err(out_of(
+                "MPI_Win_fence between MPI_Win_start or MPI_Win_post and their ends",
+            ));
+        }
+        self.fence = assert & MPI_MODE_NOSUCCEED == 0;
+        Ok(())
+    }
+
+    pub fn start(&mut self, targets: Vec<usize>) -> Res {
+        if self.started.is_some() || self.is_passive() {
+            return Err(out_of("MPI_Win_start in another epoch of accesses"));
+        }
+        self.fence = false;
+        self.started = Some(targets);
+        Ok(())
+    }
+
+    pub fn complete(&mut self) -> Res<Vec<usize>> {
+        let started = self.started.take();
+        started.ok_or_else(|| out_of("MPI_Win_complete without MPI_Win_start"))
+    }
+
+    pub fn post(&mut self, origins: Vec<usize>) -> Res {
+        if self.posted.is_some() {
+            return Err(out_of(
+                "MPI_Win_post in an epoch that another one has opened",
+            ));
+        }
+        self.posted = Some(origins);
+        Ok(())
+    }
+
+    /// Those that use this rank's part; the epoch is over if none is left.
+    pub fn posted(&mut self) -> Res<&mut Vec<usize>> {
+        let posted = self.posted.as_mut();
+        posted.ok_or_else(|| out_of("MPI_Win_wait or MPI_Win_test without MPI_Win_post"))
+    }
+
+    pub fn exposed_no_more(&mut self) {
+        self.posted = None;
+    }
+
+    pub fn may_lock(&self, target: usize) -> Res {
+        if self.started.is_some() || self.all.is_some() {
+            return Err(out_of("MPI_Win_lock in another epoch of accesses"));
+        }
+        match self.locked.contains_key(&target) {
+            true => Err(out_of("MPI_Win_lock of a rank that is locked already")),
+            false => Ok(()),
+        }
+    }
+
+    pub fn locked(&mut self, target: usize, held: Held) {
+        self.fence = false;
+        self.locked.insert(target, held);
+    }
+
+    pub fn unlock(&mut self, target: usize) -> Res<Held> {
+        let held = self.locked.remove(&target);
+        held.ok_or_else(|| out_of("MPI_Win_unlock of a rank that is not locked"))
+    }
+
+    pub fn lock_all(&mut self, checked: bool) -> Res {
+        if self.started.is_some() || self.is_passive() {
+            return Err(out_of("MPI_Win_lock_all in another epoch of accesses"));
+        }
+        self.fence = false;
+        self.all = Some(checked);
+        Ok(())
+    }
+
+    /// Whether targets were locked.
+    pub fn unlock_all(&mut self) -> Res<bool> {
+        let all = self.all.take();
+        all.ok_or_else(|| out_of("MPI_Win_unlock_all without MPI_Win_lock_all"))
+    }
+
+    /// Whether a target may be flushed.
+    pub fn flush(&self, target: Option<usize>) -> Res {
+        let held = match target {
+            Some(target) => self.locked.contains_key(&target),
+            None => !self.locked.is_empty(),
+        };
+        match held || self.all.is_some() {
+            true => Ok(()),
+            false => Err(out_of("a flush of a rank that is not locked")),
+        }
+    }
+
+    pub fn may_be_freed(&self) -> Res {
+        match self.is_passive() || self.started.is_some() || self.posted.is_some() {
+            true => Err(out_of("MPI_Win_free in an epoch that was not closed")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(result: Res<impl std::fmt::Debug>) -> c_int {
+        result.expect_err("out of its epoch").code()
+    }
+
+    #[test]
+    fn accesses_need_an_epoch_for_their_target() {
+        let mut epochs = Epochs::default();
+        let sync = MPI_ERR_RMA_SYNC;
+        assert_eq!(class(epochs.access(0)), sync);
+        epochs.fence(0).expect("free");
+        assert_eq!(epochs.access(5).ok(), Some(Allowed::AtOnce));
+        epochs.fence(MPI_MODE_NOSUCCEED).expect("free");
+        assert_eq!(class(epochs.access(5)), sync);
+        epochs.may_lock(1).expect("free");
+        epochs.locked(1, Held::Shared);
+        assert_eq!(class(epochs.may_lock(1)), sync);
+        assert_eq!(class(epochs.access(0)), sync);
+        assert!(epochs.access(1).is_ok() && epochs.flush(Some(1)).is_ok());
+        assert_eq!(class(epochs.flush(Some(0))), sync);
+        assert_eq!(class(epochs.fence(0)), sync);
+        assert_eq!(class(epochs.lock_all(true)), sync);
+        assert_eq!(class(epochs.may_be_freed()), sync);
+        assert_eq!(epochs.unlock(1).ok(), Some(Held::Shared));
+        assert_eq!(class(epochs.unlock(1)), sync);
+        epochs.lock_all(true).expect("free");
+        assert_eq!(epochs.access(7).ok(), Some(Allowed::OfAll));
+        assert_eq!(class(epochs.start(vec![1])), sync);
+        assert_eq!(epochs.unlock_all().ok(), Some(true));
+        assert_eq!(class(epochs.unlock_all()), sync);
+        epochs.start(vec![1, 3]).expect("free");
+        assert!(epochs.access(3).is_ok());
+        assert_eq!(class(epochs.access(2)), sync);
+        assert_eq!(epochs.complete().ok(), Some(vec![1, 3]));
+        assert_eq!(class(epochs.complete()), sync);
+        assert_eq!(class(epochs.posted()), sync);
+        epochs.post(vec![2]).expect("free");
+        assert_eq!(class(epochs.post(vec![2])), sync);
+        epochs.exposed_no_more();
+        epochs.may_be_freed().expect("closed");
+    }
+
+    #[test]
+    fn the_summary_says_what_the_states_do() {
+        let (mut epochs, quick) = (Epochs::default(), Quick::default());
+        let same = |epochs: &Epochs, quick: &Quick| {
+            epochs.note(quick);
+            for target in 0..4 {
+                if let Some(allowed) = quick.look(target) {
+                    assert_eq!(epochs.access(target).ok(), Some(allowed));
+                }
+            }
+        };
+        same(&epochs, &quick);
+        assert_eq!(quick.look(0), None);
+        epochs.fence(0).expect("free");
+        same(&epochs, &quick);
+        assert_eq!(quick.look(3), Some(Allowed::AtOnce));
+        epochs.locked(2, Held::Exclusive);
+        same(&epochs, &quick);
+        assert_eq!(
+            (quick.look(2), quick.look(1)),
+            (Some(Allowed::AtOnce), None)
+        );
+        epochs.locked(3, Held::Unchecked);
+        same(&epochs, &quick);
+        epochs.unlock(2).expect("locked");
+        epochs.unlock(3).expect("locked");
+        epochs.lock_all(true).expect("free");
+        same(&epochs, &quick);
+        assert_eq!(quick.look(0), Some(Allowed::OfAll));
+    }
+}

@@ -1,0 +1,460 @@
+//! Accesses to windows, and the calls that open and close their epochs.
+//!
+//! An access is over when its call returns: requests of these calls are complete.
+
+use crate::abi::*;
+use crate::buffers::{Address, MemoryMut, view, view_mut};
+use crate::call::{On, mpi};
+use crate::complete;
+use crate::epochs::{Allowed, Held};
+use crate::fail::{Fail, Int, Res, argument, bad_op, count, put};
+use crate::objects::{REQUESTS, ctype, group, lock};
+use crate::ops::{known, operand};
+use crate::windows::{Win, win};
+use crate::work::{Pending, Work};
+use osier::rma::{Change, target_of};
+use osier::{Buffer, BufferMut};
+use osier_engine::rma::word::Hold;
+use osier_engine::view::RawView;
+use std::sync::atomic::{Ordering, fence};
+
+/// The target of an access, which may be nobody.
+struct Target {
+    rank: usize,
+    view: RawView,
+}
+
+/// A target in an epoch that allows it; `None`: `MPI_PROC_NULL`.
+#[inline]
+fn target<N: Int>(win: &Win, rank: c_int, disp: Aint, n: N, ty: Handle) -> Res<Option<Target>> {
+    if rank == MPI_PROC_NULL {
+        return Ok(None);
+    }
+    let rank = checked(win, rank)?;
+    let allowed = match win.quick.look(rank) {
+        Some(allowed) => allowed,
+        None => lock(&win.epochs).access(rank)?,
+    };
+    if allowed == Allowed::OfAll {
+        win.raw.lock_of_all(rank)?;
+    }
+    let unit = win.raw.unit_of(rank).unwrap_or(1) as isize;
+    let at = disp.checked_mul(unit).ok_or_else(|| {
+        Fail::new(
+            MPI_ERR_DISP,
+            format!("displacement {disp} in units of {unit} bytes"),
+        )
+    })?;
+    let (n, ty) = (count(n)?, ctype(ty)?);
+    let view = match ty.element {
+        Some(element) => {
+            let bytes = n.checked_mul(element.bytes);
+            let bytes = bytes.ok_or_else(|| crate::fail::bad_count("a count that overflows"))?;
+            let origin = std::ptr::without_provenance_mut(at.cast_unsigned());
+            RawView::uniform(origin, bytes, element.basic)
+        }
+        None => target_of(at.cast_unsigned(), ty.committed()?, n)?,
+    };
+    Ok(Some(Target { rank, view }))
+}
+
+/// A rank of the window.
+#[inline]
+fn checked(win: &Win, rank: c_int) -> Res<usize> {
+    let size = win.raw.comm().size();
+    match usize::try_from(rank) {
+        Ok(rank) if rank < size => Ok(rank),
+        _ => Err(Fail::new(
+            MPI_ERR_RANK,
+            format!("rank {rank} of a window of {size}"),
+        )),
+    }
+}
+
+/// What an operator does, for elements of a type.
+fn change(op: Handle) -> Res<Change> {
+    match op {
+        MPI_REPLACE => Ok(Change::Replace),
+        MPI_NO_OP => Ok(Change::Keep),
+        op => known(op).map(Change::Combine).ok_or_else(|| {
+            bad_op("an operator of the program in a one-sided call (hint: only predefined ones)")
+        }),
+    }
+}
+
+/// An operator that does not fit its data is an error of the operator.
+fn of_op(e: osier::Error) -> Fail {
+    Fail::from(e).class(MPI_ERR_TYPE, MPI_ERR_OP)
+}
+
+/// Memory of an origin: address, count, type.
+type Local<N> = (Address, N, Handle);
+/// The target's side: rank, displacement, count, type.
+type Remote<N> = (c_int, Aint, N, Handle);
+
+#[inline]
+fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle) -> Res {
+    let win = win(on)?;
+    let (rank, disp, n, ty) = to;
+    let Some(target) = target(win, rank, disp, n, ty)? else {
+        return Ok(());
+    };
+    let from = view(from.0, from.1, from.2)?;
+    // SAFETY: C's contract: the origin's buffer is readable.
+    from.lend(|from| unsafe { win.raw.put(from.as_raw(), target.rank, &target.view) })?;
+    Ok(())
+}
+
+#[inline]
+fn read<N: Int>(to: Local<N>, from: Remote<N>, on: Handle) -> Res {
+    let win = win(on)?;
+    let (rank, disp, n, ty) = from;
+    let Some(target) = target(win, rank, disp, n, ty)? else {
+        return Ok(());
+    };
+    let mut to = view_mut(to.0, to.1, to.2)?;
+    // SAFETY: C's contract: the origin's buffer is writable, and nobody else uses it.
+    to.lend_mut(|to| unsafe { win.raw.get(to.as_raw(), target.rank, &target.view) })?;
+    Ok(())
+}
+
+/// Updates a target's elements; what was there goes to `before`.
+fn update<N: Int>(
+    given: Local<N>,
+    before: Option<Local<N>>,
+    at: Remote<N>,
+    op: Handle,
+    on: Handle,
+) -> Res {
+    let win = win(on)?;
+    let (rank, disp, n, ty) = at;
+    let ty = operand(ty, op);
+    let change = change(op)?;
+    let Some(target) = target(win, rank, disp, n, ty)? else {
+        return Ok(());
+    };
+    let mut before = match before {
+        Some((at, n, ty)) => Some(view_mut(at, n, ty)?),
+        None => None,
+    };
+    let nothing = RawView::empty();
+    let given = match change {
+        Change::Keep => None,
+        _ => Some(view(given.0, given.1, given.2)?),
+    };
+    let raw = |before: Option<&RawView>, given: &RawView| {
+        // SAFETY: C's contract: buffers of the origin are readable and writable.
+        unsafe { (win.raw).update(change, given, target.rank, &target.view, before) }
+    };
+    let with = |given: &RawView, before: Option<&mut MemoryMut>| match before {
+        Some(before) => before.lend_mut(|before| raw(Some(before.as_raw()), given)),
+        None => raw(None, given),
+    };
+    let updated = match &given {
+        Some(given) => given.lend(|given| with(given.as_raw(), before.as_mut())),
+        None => with(&nothing, before.as_mut()),
+    };
+    updated.map_err(of_op)
+}
+
+/// An element in the lower bytes of a word.
+fn word(at: *const u8, bytes: usize) -> Res<u64> {
+    if at.is_null() {
+        return Err(argument("a null pointer for an element"));
+    }
+    let mut word = 0u64;
+    // SAFETY: C's contract: an element is readable there; it has at most eight bytes.
+    unsafe { std::ptr::copy_nonoverlapping(at, (&raw mut word).cast(), bytes.min(8)) };
+    Ok(word)
+}
+
+fn swap(
+    new: *const u8,
+    expected: *const u8,
+    result: *mut u8,
+    ty: Handle,
+    (rank, disp): (c_int, Aint),
+    on: Handle,
+) -> Res {
+    let win = win(on)?;
+    let Some(target) = target(win, rank, disp, 1 as Count, ty)? else {
+        return Ok(());
+    };
+    let bytes = target.view.bytes();
+    let element = ctype(ty)?.element;
+    if element.is_none_or(|e| !is_swapped(e.basic)) || !matches!(bytes, 1 | 2 | 4 | 8) {
+        return Err(Fail::new(
+            MPI_ERR_TYPE,
+            "MPI_Compare_and_swap of a type that is no integer, logical or byte of at most 8 bytes",
+        ));
+    }
+    let at = (target.view.origin.addr(), bytes);
+    let (new, expected) = (word(new, bytes)?, word(expected, bytes)?);
+    let before = win.raw.compare_and_swap(target.rank, at, expected, new)?;
+    crate::fail::place(result)?;
+    // SAFETY: C's contract: an element is writable there.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const before).cast(), result, bytes) };
+    Ok(())
+}
+
+fn is_swapped(basic: osier::datatype::Basic) -> bool {
+    use osier::datatype::BasicKind as K;
+    matches!(
+        basic.kind(),
+        K::Signed | K::Unsigned | K::Boolean | K::Logical | K::Opaque
+    )
+}
+
+/// Hands out the request of an access, which is over.
+fn over(on: Handle, request: *mut Handle) -> Res {
+    let handle = complete::sent().unwrap_or_else(|| {
+        let (work, on) = (Work::Sent, On::Win(on));
+        REQUESTS.insert(Pending { work, on })
+    });
+    put(request, handle)
+}
+
+/// The ranks of a group, as ranks of a window.
+fn ranks(win: &Win, of: Handle) -> Res<Vec<usize>> {
+    Ok(win.raw.ranks_of(&group(of)?)?)
+}
+
+/// Changes the epochs of a window, behind what `f` does.
+fn change_epochs<R>(win: &Win, f: impl FnOnce(&mut crate::epochs::Epochs) -> Res<R>) -> Res<R> {
+    let mut epochs = lock(&win.epochs);
+    let done = f(&mut epochs);
+    epochs.note(&win.quick);
+    done
+}
+
+fn known_assert(assert: c_int, allowed: c_int) -> Res {
+    match assert & !allowed {
+        0 => Ok(()),
+        _ => Err(Fail::new(MPI_ERR_ASSERT, format!("assertion {assert}"))),
+    }
+}
+
+const ASSERTS: c_int =
+    MPI_MODE_NOCHECK | MPI_MODE_NOSTORE | MPI_MODE_NOPUT | MPI_MODE_NOPRECEDE | MPI_MODE_NOSUCCEED;
+
+fn flush(rank: c_int, on: Handle) -> Res {
+    let win = win(on)?;
+    if rank == MPI_PROC_NULL {
+        return Ok(());
+    }
+    let rank = checked(win, rank)?;
+    if win.quick.look(rank).is_none() {
+        lock(&win.epochs).flush(Some(rank))?;
+    }
+    Ok(win.raw.flush(rank)?)
+}
+
+fn flush_all(on: Handle) -> Res {
+    let win = win(on)?;
+    lock(&win.epochs).flush(None)?;
+    win.raw.flush_all();
+    Ok(())
+}
+
+mpi! {
+    hot fn MPI_Put, MPI_Put_c<N>(
+        buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle, on: Handle
+    ) on On::Win(on); {
+        write((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
+    }
+
+    hot fn MPI_Get, MPI_Get_c<N>(
+        buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle, on: Handle
+    ) on On::Win(on); {
+        read((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
+    }
+
+    fn MPI_Rput, MPI_Rput_c<N>(
+        buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle, on: Handle,
+        request: *mut Handle
+    ) on On::Win(on); {
+        write((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
+        over(on, request)?;
+    }
+
+    fn MPI_Rget, MPI_Rget_c<N>(
+        buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle, on: Handle,
+        request: *mut Handle
+    ) on On::Win(on); {
+        read((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
+        over(on, request)?;
+    }
+
+    fn MPI_Accumulate, MPI_Accumulate_c<N>(
+        buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle,
+        op: Handle, on: Handle
+    ) on On::Win(on); {
+        update((buf, n, ty), None, (rank, disp, at_n, at_ty), op, on)?;
+    }
+
+    fn MPI_Raccumulate, MPI_Raccumulate_c<N>(
+        buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle,
+        op: Handle, on: Handle, request: *mut Handle
+    ) on On::Win(on); {
+        update((buf, n, ty), None, (rank, disp, at_n, at_ty), op, on)?;
+        over(on, request)?;
+    }
+
+    fn MPI_Get_accumulate, MPI_Get_accumulate_c<N>(
+        buf: Address, n: N, ty: Handle, result: Address, result_n: N, result_ty: Handle,
+        rank: c_int, disp: Aint, at_n: N, at_ty: Handle, op: Handle, on: Handle
+    ) on On::Win(on); {
+        let before = Some((result, result_n, result_ty));
+        update((buf, n, ty), before, (rank, disp, at_n, at_ty), op, on)?;
+    }
+
+    fn MPI_Rget_accumulate, MPI_Rget_accumulate_c<N>(
+        buf: Address, n: N, ty: Handle, result: Address, result_n: N, result_ty: Handle,
+        rank: c_int, disp: Aint, at_n: N, at_ty: Handle, op: Handle, on: Handle,
+        request: *mut Handle
+    ) on On::Win(on); {
+        let before = Some((result, result_n, result_ty));
+        update((buf, n, ty), before, (rank, disp, at_n, at_ty), op, on)?;
+        over(on, request)?;
+    }
+
+    fn MPI_Fetch_and_op(
+        buf: Address, result: Address, ty: Handle, rank: c_int, disp: Aint, op: Handle, on: Handle
+    ) on On::Win(on); {
+        let one: Count = 1;
+        update((buf, one, ty), Some((result, one, ty)), (rank, disp, one, ty), op, on)?;
+    }
+
+    fn MPI_Compare_and_swap(
+        new: *const u8, expected: *const u8, result: *mut u8, ty: Handle, rank: c_int, disp: Aint,
+        on: Handle
+    ) on On::Win(on); {
+        swap(new, expected, result, ty, (rank, disp), on)?;
+    }
+
+    fn MPI_Win_fence(assert: c_int, on: Handle) on On::Win(on); {
+        known_assert(assert, ASSERTS)?;
+        let win = win(on)?;
+        change_epochs(win, |epochs| epochs.fence(assert))?;
+        win.raw.fence()?;
+    }
+
+    fn MPI_Win_start(of: Handle, assert: c_int, on: Handle) on On::Win(on); {
+        known_assert(assert, ASSERTS)?;
+        let win = win(on)?;
+        let targets = ranks(win, of)?;
+        change_epochs(win, |epochs| epochs.start(targets.clone()))?;
+        win.raw.start(&targets)?;
+    }
+
+    fn MPI_Win_complete(on: Handle) on On::Win(on); {
+        let win = win(on)?;
+        let targets = change_epochs(win, |epochs| epochs.complete())?;
+        win.raw.complete(&targets)?;
+    }
+
+    fn MPI_Win_post(of: Handle, assert: c_int, on: Handle) on On::Win(on); {
+        known_assert(assert, ASSERTS)?;
+        let win = win(on)?;
+        let origins = ranks(win, of)?;
+        change_epochs(win, |epochs| epochs.post(origins.clone()))?;
+        win.raw.post(&origins)?;
+    }
+
+    fn MPI_Win_wait(on: Handle) on On::Win(on); {
+        let win = win(on)?;
+        let origins = change_epochs(win, |epochs| epochs.posted().cloned())?;
+        win.raw.wait(&origins)?;
+        lock(&win.epochs).exposed_no_more();
+    }
+
+    fn MPI_Win_test(on: Handle, flag: *mut c_int) on On::Win(on); {
+        let win = win(on)?;
+        let mut epochs = lock(&win.epochs);
+        let over = win.raw.test(epochs.posted()?)?;
+        if over {
+            epochs.exposed_no_more();
+        }
+        put(flag, over.into())?;
+    }
+
+    fn MPI_Win_lock(kind: c_int, rank: c_int, assert: c_int, on: Handle) on On::Win(on); {
+        let hold = match kind {
+            MPI_LOCK_SHARED => Hold::Shared,
+            MPI_LOCK_EXCLUSIVE => Hold::Exclusive,
+            _ => return Err(Fail::new(MPI_ERR_LOCKTYPE, format!("lock type {kind}"))),
+        };
+        known_assert(assert, ASSERTS)?;
+        let win = win(on)?;
+        if rank == MPI_PROC_NULL {
+            return Ok(());
+        }
+        let rank = checked(win, rank)?;
+        lock(&win.epochs).may_lock(rank)?;
+        let held = match hold {
+            _ if assert & MPI_MODE_NOCHECK != 0 => Held::Unchecked,
+            Hold::Shared => Held::Shared,
+            Hold::Exclusive => Held::Exclusive,
+        };
+        if held != Held::Unchecked {
+            win.raw.lock(rank, hold)?;
+        }
+        change_epochs(win, |epochs| {
+            epochs.locked(rank, held);
+            Ok(())
+        })?;
+    }
+
+    fn MPI_Win_unlock(rank: c_int, on: Handle) on On::Win(on); {
+        let win = win(on)?;
+        if rank == MPI_PROC_NULL {
+            return Ok(());
+        }
+        let rank = checked(win, rank)?;
+        let held = change_epochs(win, |epochs| epochs.unlock(rank))?;
+        match held {
+            Held::Unchecked => win.raw.flush(rank)?,
+            Held::Shared => win.raw.unlock(rank, Hold::Shared)?,
+            Held::Exclusive => win.raw.unlock(rank, Hold::Exclusive)?,
+        }
+    }
+
+    fn MPI_Win_lock_all(assert: c_int, on: Handle) on On::Win(on); {
+        known_assert(assert, ASSERTS)?;
+        let win = win(on)?;
+        let checked = assert & MPI_MODE_NOCHECK == 0;
+        change_epochs(win, |epochs| epochs.lock_all(checked))?;
+        if checked {
+            win.raw.lock_all();
+        }
+    }
+
+    fn MPI_Win_unlock_all(on: Handle) on On::Win(on); {
+        let win = win(on)?;
+        match change_epochs(win, |epochs| epochs.unlock_all())? {
+            true => win.raw.unlock_all()?,
+            false => win.raw.flush_all(),
+        }
+    }
+
+    hot fn MPI_Win_flush(rank: c_int, on: Handle) on On::Win(on); {
+        flush(rank, on)?;
+    }
+
+    fn MPI_Win_flush_all(on: Handle) on On::Win(on); {
+        flush_all(on)?;
+    }
+
+    hot fn MPI_Win_flush_local(rank: c_int, on: Handle) on On::Win(on); {
+        flush(rank, on)?;
+    }
+
+    fn MPI_Win_flush_local_all(on: Handle) on On::Win(on); {
+        flush_all(on)?;
+    }
+
+    fn MPI_Win_sync(on: Handle) on On::Win(on); {
+        win(on)?;
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,687 @@
+//! Parts of windows, as a rank reaches them: reads, writes, updates, locks.
+//!
+//! | reach | reads and writes | locks | updates of elements |
+//! |---|---|---|---|
+//! | address | copies | atomics of the processor | the same, or under the part's lock |
+//! | transport | its get and put | its atomics | under the part's lock |
+//! | messages | messages, which the owner serves | the same | under the part's lock |
+//!
+//! All ranks update the elements of a part in one way, which its owner names when the window is
+//! made: by atomics of the processor where all reach it by address, else under the part's lock.
+//! Elements that no atomic fits (long ones, pairs, unaligned ones) go under the lock in both
+//! cases; an element is always one or the other.
+//!
+//! Each call ends when what it does can be seen by the part's owner.
+//!
+//! ```text
+//! sync block of a part, one line for each word
+//! byte 0          64                     128
+//!      lock of    words of a window      lock of
+//!      epochs     with attached memory   updates
+//! ```
+//!
+//! # Invariants
+//! 1. A part's memory is there until all ranks have given the window back: its maker waits for
+//!    them before it frees it. An address of a [`Place`] is that of its first byte.
+//! 2. The caller checks that what a call touches lies inside the part.
+//! 3. Memory of the caller is readable, or writable and nobody else's, until the call returns:
+//!    it returns when no access to it is under way, also with an error.
+//! 4. Memory of a part may change at any time: it is copied, or used by atomics.
+//! 5. The caller of an unsafe function keeps its contract.
+//!
+//! # Sources
+//! MPI 5.0, chapter 12. R. Gerstenberger, M. Besta, T. Hoefler, "Enabling Highly-Scalable Remote
+//! Memory Access Programming with MPI-3 One Sided", SC 2013: locks by remote atomics, and no
+//! work of the target. Here updates of a part are by one kind of atomics for all of its ranks.
+
+pub mod update;
+pub mod word;
+
+use crate::diagnose::page::Operation;
+use crate::diagnose::waits::{Asked, hear, listens};
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::access::{Begun, Reached};
+use crate::progress::cell::LaneCell;
+use crate::progress::core::Core;
+use crate::progress::lane::Lane;
+use crate::view::RawView;
+use osier_transports::{AtomicOp, RegionKey, RegionKind};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use update::Update;
+use word::{Hold, Holders, Tried};
+
+/// Bytes of a sync block.
+pub const SYNC_BYTES: usize = 256;
+/// Its alignment: two lines, which processors fetch together.
+pub const SYNC_ALIGN: usize = 128;
+/// Bytes that a copy between two layouts takes through a buffer at a time.
+const BOUNCE_BYTES: usize = 32 << 10;
+/// Most accesses of one call under way. Not tuned.
+const MOST_UNDER_WAY: usize = 16;
+/// Polls between two attempts to take a lock that only the transport reaches. Not tuned.
+const REMOTE_POLLS: u32 = 16;
+/// Attempts to take a lock before the one that has it is asked to wake this rank, which costs it
+/// a system call: fewer than a thread makes before it sleeps. Not tuned.
+const AWAKE_ATTEMPTS: u32 = 100;
+
+/// A lock of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockOf {
+    /// Of those who lock the part as such.
+    Epochs,
+    /// Of one update.
+    Updates,
+}
+
+impl LockOf {
+    /// Where its word lies in the sync block.
+    const fn at(self) -> usize {
+        match self {
+            LockOf::Epochs => 0,
+            LockOf::Updates => SYNC_ALIGN,
+        }
+    }
+}
+
+/// Memory of a peer's part.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// Here, or mapped here.
+    At(*mut u8),
+    /// A region that the transport reaches.
+    Region(RegionKey),
+    /// One that its owner serves.
+    Served(RegionKey),
+}
+
+// SAFETY: invariants 1 and 4: an address that is tied to no thread, used by copies and atomics.
+unsafe impl Send for Place {}
+// SAFETY: invariants 1 and 4, as for `Send`.
+unsafe impl Sync for Place {}
+
+/// A peer's part of a window.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    data: Place,
+    /// Its sync block.
+    sync: Place,
+    bytes: usize,
+    /// Elements are updated under the part's lock, by all ranks.
+    by_lock: bool,
+}
+
+/// The way to a peer.
+#[derive(Clone, Copy)]
+pub struct Path<'a> {
+    pub core: &'a Core,
+    pub lane: &'a LaneCell,
+    pub own: u32,
+    pub peer: u32,
+}
+
+impl Path<'_> {
+    /// Where a region of the peer is reached.
+    pub fn place(&self, key: &RegionKey) -> Place {
+        match self.lane.lock().reach_of(self.peer, key) {
+            Reached::At(at) => Place::At(at),
+            Reached::ByTransport => Place::Region(*key),
+            Reached::ByMessages => Place::Served(*key),
+        }
+    }
+
+    /// Begins accesses, as long as `next` has one more, and waits for all. The first error is
+    /// returned when all are over (invariant 3).
+    fn each(&self, mut next: impl FnMut(&mut Lane) -> Option<Result<Begun>>) -> Result<u64> {
+        let (mut value, mut failed) = (0, None);
+        let mut under_way = VecDeque::new();
+        let mut has_more = true;
+        loop {
+            self.core.with(self.lane, |lane| {
+                while has_more && under_way.len() < MOST_UNDER_WAY {
+                    match next(lane) {
+                        Some(Ok(Begun::Done(v))) => value = v,
+                        Some(Ok(Begun::Under(ticket))) => under_way.push_back(ticket),
+                        Some(Err(e)) => {
+                            failed = failed.take().or(Some(e));
+                            has_more = false;
+                        }
+                        None => has_more = false,
+                    }
+                }
+            });
+            let Some(ticket) = under_way.pop_front() else {
+                break;
+            };
+            match self
+                .core
+                .wait_on(self.lane, |lane| lane.take_access(ticket))
+            {
+                Ok(v) => value = v,
+                Err(e) => {
+                    failed = failed.take().or(Some(e));
+                    has_more = false;
+                }
+            }
+        }
+        match failed {
+            None => Ok(value),
+            Some(e) => Err(e),
+        }
+    }
+
+    /// The runs of a view of a region, in pieces that one access takes, with the number of
+    /// packed bytes before each.
+    fn pieces(&self, key: &RegionKey, view: &RawView) -> std::vec::IntoIter<(Range<usize>, usize)> {
+        let most = self.lane.lock().access_bytes(self.peer, key);
+        let mut pieces = Vec::new();
+        each_run(view, |run, packed| {
+            let mut at = run.start;
+            while at < run.end {
+                let end = run.end.min(at.saturating_add(most));
+                pieces.push((at..end, packed + at - run.start));
+                at = end;
+            }
+        });
+        pieces.into_iter()
+    }
+
+    /// Wakes ranks that wait for a lock.
+    #[cold]
+    fn wake(&self) {
+        let members = self.lane.lock().members();
+        self.core.wake_ranks(&members);
+        self.core.wake_waiting();
+    }
+
+    /// The rank that has a lock alone, if it has ended.
+    fn ended_holder(&self, held: Holders) -> Option<u32> {
+        let rank = held.alone?;
+        self.lane.lock().has_ended(rank).then_some(rank)
+    }
+
+    fn held_by_itself(&self) -> Error {
+        Error::new(
+            ErrorKind::WindowEpoch,
+            format!(
+                "the lock of rank {}'s part of a window: this rank has it (hint: unlock it first)",
+                self.peer
+            ),
+        )
+    }
+
+    fn held_by_ended(&self, ended: u32) -> Error {
+        Error::new(
+            ErrorKind::RankDead,
+            format!(
+                "the lock of rank {}'s part of a window: rank {ended} had it when it ended",
+                self.peer
+            ),
+        )
+    }
+}
+
+impl Place {
+    /// Performs an atomic on eight aligned bytes; the value before.
+    ///
+    /// # Errors
+    /// The peer has failed, or the transport.
+    ///
+    /// # Safety
+    /// Invariants 1 and 2.
+    #[inline]
+    unsafe fn atomic(&self, path: &Path<'_>, offset: usize, op: AtomicOp) -> Result<u64> {
+        let at = match self {
+            Place::At(at) => at.wrapping_add(offset),
+            Place::Region(key) | Place::Served(key) => {
+                let mut once = Some(op);
+                return path.each(|lane| {
+                    let op = once.take()?;
+                    Some(lane.begin_atomic(path.peer, key, offset as u64, op))
+                });
+            }
+        };
+        // SAFETY: invariants 1, 2 and 4.
+        let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+        Ok(match op {
+            AtomicOp::Add(n) => word.fetch_add(n, Ordering::AcqRel),
+            AtomicOp::Swap(n) => word.swap(n, Ordering::AcqRel),
+            AtomicOp::Load => word.load(Ordering::Acquire),
+            AtomicOp::CompareSwap { expected, new } => word
+                .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|before| before),
+        })
+    }
+
+    /// Writes the bytes of `from` to those of `target`, a view of as many whose addresses count
+    /// from the first byte of this place.
+    ///
+    /// # Errors
+    /// As [`Place::atomic`].
+    ///
+    /// # Safety
+    /// Invariants 1 to 3; `from` is host memory and apart from the target.
+    unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<()> {
+        let key = match self {
+            Place::At(at) => {
+                // SAFETY: invariants 1 to 3 and 5.
+                unsafe { copy(from, &placed(target, *at)) };
+                return Ok(());
+            }
+            Place::Region(key) | Place::Served(key) => key,
+        };
+        let mut packed = Vec::new();
+        let at = match from.as_contiguous() {
+            Some(at) => at.cast_const(),
+            None => {
+                packed.resize(from.bytes(), 0);
+                // SAFETY: invariant 3: all bytes, and a vector of as many.
+                unsafe { from.pack(0..from.bytes(), packed.as_mut_ptr()) };
+                packed.as_ptr()
+            }
+        };
+        let mut pieces = path.pieces(key, target);
+        path.each(|lane| {
+            let (run, packed) = pieces.next()?;
+            let (offset, from) = (run.start as u64, at.wrapping_add(packed));
+            // SAFETY: invariant 3: a part of the bytes, until all accesses are over.
+            Some(unsafe { lane.begin_put(path.peer, key, offset, from, run.len()) })
+        })?;
+        Ok(())
+    }
+
+    /// Reads the bytes of `target`, as [`Place::put`] has it, to those of `to`.
+    ///
+    /// # Errors
+    /// As [`Place::atomic`].
+    ///
+    /// # Safety
+    /// Invariants 1 to 3; `to` is host memory and apart from the target.
+    unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<()> {
+        let key = match self {
+            Place::At(at) => {
+                // SAFETY: invariants 1 to 3 and 5.
+                unsafe { copy(&placed(target, *at), to) };
+                return Ok(());
+            }
+            Place::Region(key) | Place::Served(key) => key,
+        };
+        let mut packed = Vec::new();
+        let at = match to.as_contiguous() {
+            Some(at) => at,
+            None => {
+                packed.resize(to.bytes(), 0);
+                packed.as_mut_ptr()
+            }
+        };
+        let mut pieces = path.pieces(key, target);
+        path.each(|lane| {
+            let (run, packed) = pieces.next()?;
+            let (offset, to) = (run.start as u64, at.wrapping_add(packed));
+            // SAFETY: invariant 3: a part of the bytes, until all accesses are over.
+            Some(unsafe { lane.begin_get(path.peer, key, offset, to, run.len()) })
+        })?;
+        if !packed.is_empty() {
+            // SAFETY: invariant 3: all bytes, from a vector of as many.
+            unsafe { to.unpack(0..to.bytes(), packed.as_ptr()) };
+        }
+        Ok(())
+    }
+}
+
+/// A view whose addresses count from the first byte of a place that lies there.
+fn placed(target: &RawView, at: *mut u8) -> RawView {
+    RawView {
+        origin: at.wrapping_add(target.origin.addr()),
+        ..target.clone()
+    }
+}
+
+/// The runs of a view, with the number of packed bytes before each.
+fn each_run(view: &RawView, mut f: impl FnMut(Range<usize>, usize)) {
+    let mut packed = 0;
+    view.runs(|run| {
+        let bytes = run.len();
+        if bytes > 0 {
+            f(run, packed);
+        }
+        packed += bytes;
+    });
+}
+
+/// Copies between two views of host memory with as many bytes.
+///
+/// # Safety
+/// Those of `from` are readable, those of `to` writable; both are apart.
+unsafe fn copy(from: &RawView, to: &RawView) {
+    let bytes = from.bytes();
+    if let Some(at) = to.as_contiguous() {
+        // SAFETY: invariant 5: all bytes.
+        return unsafe { from.pack(0..bytes, at) };
+    }
+    if let Some(at) = from.as_contiguous() {
+        // SAFETY: invariant 5: all bytes.
+        return unsafe { to.unpack(0..bytes, at) };
+    }
+    let mut bounce = vec![0u8; bytes.min(BOUNCE_BYTES)];
+    for start in (0..bytes).step_by(BOUNCE_BYTES) {
+        let piece = start..(start + BOUNCE_BYTES).min(bytes);
+        // SAFETY: invariant 5: a piece of the bytes, and a vector of as many.
+        unsafe { from.pack(piece.clone(), bounce.as_mut_ptr()) };
+        // SAFETY: invariant 5: as many bytes were written just now.
+        unsafe { to.unpack(piece, bounce.as_ptr()) };
+    }
+}
+
+impl Part {
+    /// A part of `bytes` bytes, and its sync block.
+    ///
+    /// # Safety
+    /// Invariant 1, as long as the value or a copy of it is used. The sync block has
+    /// [`SYNC_BYTES`] bytes, aligned to [`SYNC_ALIGN`], and is zeroed before any rank uses it.
+    pub unsafe fn new(data: Place, sync: Place, bytes: usize, by_lock: bool) -> Self {
+        Self {
+            data,
+            sync,
+            bytes,
+            by_lock,
+        }
+    }
+
+    /// Other memory of the same rank, with the same sync block.
+    ///
+    /// # Safety
+    /// Invariant 1, of `bytes` bytes there.
+    pub unsafe fn beside(&self, data: Place, bytes: usize) -> Self {
+        Self {
+            data,
+            bytes,
+            ..*self
+        }
+    }
+
+    /// A word of the sync block, behind those of the locks.
+    ///
+    /// # Errors
+    /// The peer has failed, or the transport.
+    pub fn word(&self, path: &Path<'_>, at: usize) -> Result<u64> {
+        assert!(at.is_multiple_of(8) && at + 8 <= SYNC_BYTES, "word {at}");
+        // SAFETY: invariants 1 and 2, by the assertion.
+        unsafe { self.sync.atomic(path, at, AtomicOp::Load) }
+    }
+
+    /// Bytes of the part.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where the part lies, if it is reached by address.
+    #[inline]
+    pub fn address(&self) -> Option<*mut u8> {
+        match self.data {
+            Place::At(at) => Some(at),
+            Place::Region(_) | Place::Served(_) => None,
+        }
+    }
+
+    /// How it is reached, for reports.
+    pub fn reach(&self) -> &'static str {
+        match &self.data {
+            Place::At(_) => "address",
+            Place::Region(key) if key.kind == RegionKind::Process => "cross-memory attach",
+            Place::Region(_) => "transport",
+            Place::Served(_) => "messages",
+        }
+    }
+
+    /// Whether elements are updated under the part's lock.
+    pub fn is_updated_by_lock(&self) -> bool {
+        self.by_lock
+    }
+
+    /// Whether all of a view that counts from the part's first byte lies inside.
+    #[inline]
+    pub fn holds(&self, target: &RawView) -> bool {
+        if target.bytes() == 0 {
+            return true;
+        }
+        let (start, end) = target.span();
+        start <= end && end <= self.bytes
+    }
+
+    /// An atomic on a lock's word.
+    #[inline]
+    fn apply(&self, path: &Path<'_>, lock: LockOf, op: AtomicOp) -> Result<u64> {
+        // SAFETY: invariants 1 and 2: a word of the sync block.
+        unsafe { self.sync.atomic(path, lock.at(), op) }
+    }
+
+    /// Takes a lock of the part; waits for others.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`]: the rank that had it has died; the lock is free then.
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self, path: &Path<'_>, lock: LockOf, hold: Hold) -> Result<()> {
+        let apply = |op| self.apply(path, lock, op);
+        match word::try_lock(hold, path.own, apply, || path.wake())? {
+            Tried::Taken => Ok(()),
+            Tried::Held(held) => self.await_lock(path, lock, hold, held),
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn await_lock(
+        &self,
+        path: &Path<'_>,
+        lock: LockOf,
+        hold: Hold,
+        mut held: Holders,
+    ) -> Result<()> {
+        let apply = |op| self.apply(path, lock, op);
+        let mut attempts = 0u32;
+        let mut attempt = || -> Option<Result<()>> {
+            if held.alone == Some(path.own) {
+                return Some(Err(path.held_by_itself()));
+            }
+            if let Some(ended) = path.ended_holder(held) {
+                let released = word::release_of(ended, apply, || path.wake());
+                return Some(Err(match released {
+                    Ok(_) => path.held_by_ended(ended),
+                    Err(e) => e,
+                }));
+            }
+            attempts = attempts.saturating_add(1);
+            let marks = attempts > AWAKE_ATTEMPTS;
+            match word::try_again(hold, path.own, marks, apply) {
+                Ok(Tried::Taken) => return Some(Ok(())),
+                Ok(Tried::Held(now)) => held = now,
+                Err(e) => return Some(Err(e)),
+            }
+            if listens() {
+                let lane = path.lane.lock();
+                hear(Asked {
+                    peer: held.alone.and_then(|rank| lane.world_rank(rank)),
+                    context: lane.context(),
+                    ..Asked::of(Operation::WindowLock)
+                });
+            }
+            None
+        };
+        if let Place::At(_) = self.sync {
+            return path.core.wait_until(attempt);
+        }
+        // Each attempt waits for the transport.
+        loop {
+            if let Some(end) = attempt() {
+                return end;
+            }
+            for _ in 0..REMOTE_POLLS {
+                path.core.progress_awake();
+            }
+        }
+    }
+
+    /// Gives a lock of the part back, which this rank has.
+    ///
+    /// # Errors
+    /// The peer has failed, or the transport.
+    #[inline]
+    pub fn unlock(&self, path: &Path<'_>, lock: LockOf, hold: Hold) -> Result<()> {
+        let apply = |op| self.apply(path, lock, op);
+        word::unlock(hold, path.own, apply, || path.wake())
+    }
+
+    /// Runs `f` under the lock of updates.
+    fn alone<R>(&self, path: &Path<'_>, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.lock(path, LockOf::Updates, Hold::Exclusive)?;
+        let done = f();
+        self.unlock(path, LockOf::Updates, Hold::Exclusive)?;
+        done
+    }
+
+    /// What has been written to the part before can be seen by its owner behind this.
+    #[inline]
+    pub fn flush(&self) {
+        if let Place::At(_) = self.data {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Writes the bytes of `from` to those of `target`, a view of as many whose addresses count
+    /// from the first byte of the part.
+    ///
+    /// # Errors
+    /// The peer has failed, or the transport.
+    ///
+    /// # Safety
+    /// Invariants 2 and 3; `from` is host memory and apart from the target.
+    #[inline]
+    pub unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<()> {
+        // SAFETY: invariants 1 and 5.
+        unsafe { self.data.put(path, from, target) }
+    }
+
+    /// Reads the bytes of `target`, as [`Part::put`] has it, to those of `to`.
+    ///
+    /// # Errors
+    /// The peer has failed, or the transport.
+    ///
+    /// # Safety
+    /// Invariants 2 and 3; `to` is host memory and apart from the target.
+    #[inline]
+    pub unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<()> {
+        // SAFETY: invariants 1 and 5.
+        unsafe { self.data.get(path, to, target) }
+    }
+
+    /// Where the part lies, if all elements of `target` are updated by atomics.
+    #[inline]
+    fn atomic_at(&self, target: &RawView, update: &Update) -> Option<*mut u8> {
+        let Place::At(at) = self.data else {
+            return None;
+        };
+        let mut fits = !self.by_lock;
+        target.runs(|run| {
+            let whole = run.len().is_multiple_of(update.size());
+            fits &= whole && update.is_atomic_at(at.wrapping_add(run.start));
+        });
+        fits.then_some(at)
+    }
+
+    /// Updates the elements of `target`, as [`Part::put`] has it, by the packed bytes `given`;
+    /// what was there goes to the packed bytes `before`, if that is an address. Each element is
+    /// updated at once, for all that update it.
+    ///
+    /// # Errors
+    /// As [`Part::lock`].
+    ///
+    /// # Safety
+    /// Invariants 2 and 3: as many bytes are readable at `given`, unless the update keeps, and
+    /// writable at `before`.
+    #[track_caller]
+    pub unsafe fn update(
+        &self,
+        path: &Path<'_>,
+        update: &Update,
+        target: &RawView,
+        given: *const u8,
+        before: Option<*mut u8>,
+    ) -> Result<()> {
+        if let Some(at) = self.atomic_at(target, update) {
+            each_run(target, |run, packed| {
+                let to = at.wrapping_add(run.start);
+                let before = before.map(|before| before.wrapping_add(packed));
+                let given = given.wrapping_add(packed);
+                // SAFETY: invariants 1 to 5; aligned, and updated by atomics by all ranks.
+                unsafe { update.each(to, given, before, run.len()) };
+            });
+            return Ok(());
+        }
+        let bytes = target.bytes();
+        let mut there = vec![0u8; bytes];
+        let at = there.as_mut_ptr();
+        let packed = RawView::untyped(at, bytes);
+        self.alone(path, || {
+            // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
+            unsafe { self.data.get(path, &packed, target) }?;
+            if let Some(before) = before {
+                // SAFETY: invariant 5; the vector has as many bytes.
+                unsafe { std::ptr::copy_nonoverlapping(at, before, bytes) };
+            }
+            // SAFETY: invariant 5; the vector has as many bytes, and is ours.
+            unsafe { update.packed(at, given, bytes) }?;
+            // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
+            unsafe { self.data.put(path, &packed, target) }
+        })
+    }
+
+    /// Replaces an element of `size` bytes at `offset` by `new`, if it is `expected`; what was
+    /// there. All are in the lower bytes of words.
+    ///
+    /// # Errors
+    /// As [`Part::lock`]; of kind [`ErrorKind::Argument`], if the element does not lie inside or
+    /// has more than eight bytes.
+    #[track_caller]
+    pub fn compare_and_swap(
+        &self,
+        path: &Path<'_>,
+        (offset, size): (usize, usize),
+        expected: u64,
+        new: u64,
+    ) -> Result<u64> {
+        if size > size_of::<u64>() || offset.checked_add(size).is_none_or(|end| end > self.bytes) {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("{size} bytes at {offset} of a part of {} bytes", self.bytes),
+            ));
+        }
+        if let Place::At(at) = self.data
+            && !self.by_lock
+            && matches!(size, 1 | 2 | 4 | 8)
+            && at.wrapping_add(offset).addr().is_multiple_of(size)
+        {
+            let at = at.wrapping_add(offset);
+            // SAFETY: invariants 1, 2 and 4; aligned, and updated by atomics by all ranks.
+            return Ok(unsafe { update::compare_and_swap(at, size, expected, new) });
+        }
+        let mut there = 0u64;
+        let word = RawView::untyped((&raw mut there).cast(), size);
+        let next = RawView::untyped((&raw const new).cast_mut().cast(), size);
+        let target = RawView::untyped(std::ptr::without_provenance_mut(offset), size);
+        self.alone(path, || {
+            // SAFETY: invariants 1 and 2; a word of our own.
+            unsafe { self.data.get(path, &word, &target) }?;
+            // SAFETY: invariant 3: a word of our own, written just now.
+            let there = unsafe { word.origin.cast::<u64>().read() };
+            if there == expected {
+                // SAFETY: invariants 1 and 2; a word of our own.
+                unsafe { self.data.put(path, &next, &target) }?;
+            }
+            Ok(there)
+        })
+    }
+}

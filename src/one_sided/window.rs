@@ -1,0 +1,765 @@
+//! Windows of elements, and the epochs in which they are used.
+
+use super::memory::Held;
+use super::raw::{Brought, RawWindow, target_of};
+use crate::comm::{Communicator, Group};
+use osier_datatype::{Basic, Datatype, Layout};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::rma::update::Change;
+use osier_engine::rma::word::Hold;
+use osier_engine::view::{Buffer, BufferMut, RawView};
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Memory of each rank of a communicator that the others read and write without its help.
+///
+/// Each rank has a *part*, of as many elements as it asked for; an element of it is named by
+/// rank and index. Parts are used in *epochs*, whose guards have the calls: between fences
+/// ([`Window::fenced`]), by one rank that has locked a part or all of them
+/// ([`Window::lock`], [`Window::lock_all`]), or by ranks that its owner has told
+/// ([`Window::post`], [`Window::start`]).
+///
+/// Each call returns when its buffer may be used again and the access is over, as its target
+/// sees it. A part may change at any time, so it is never lent as a slice: [`Window::read`] and
+/// [`Window::write`] copy. What two ranks write to the same elements at once may be mixed
+/// there; updates ([`Epoch::accumulate`], [`Epoch::fetch_and_op`],
+/// [`Epoch::compare_and_swap`]) are atomic for each element.
+///
+/// Where peers map the memory, which they do with that of [`Communicator::window`] on one
+/// machine, an access is a copy or an atomic of the processor; a target that computes delays
+/// nobody.
+///
+/// ```
+/// # osier::testing::ranks(4, |comm| {
+/// // Everybody counts up a number of rank 0, and fetches the ticket.
+/// let window = comm.window::<u64>(if comm.rank() == 0 { 1 } else { 0 })?;
+/// let all = window.lock_all();
+/// let ticket = all.fetch_and_op(1u64, 0, 0, osier::Op::Sum)?;
+/// assert!(ticket < 4);
+/// all.unlock()?;
+/// window.free()?;
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
+///
+/// # Sources
+/// MPI 5.0, chapter 12. There is one memory model, the unified one: what is in the window is
+/// what its owner sees.
+pub struct Window<T: Datatype> {
+    raw: RawWindow,
+    elements: PhantomData<fn(T) -> T>,
+}
+
+impl Communicator {
+    /// A window with `len` zeroed elements of this rank, which may differ by rank. Collective.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::OutOfMemory`], if there is no room; of kind
+    /// [`ErrorKind::Unavailable`] on all ranks but those that are to blame. Of kind
+    /// [`ErrorKind::Communicator`] on an intercommunicator.
+    #[track_caller]
+    pub fn window<T: Datatype>(&self, len: usize) -> Result<Window<T>> {
+        let bytes = bytes_of::<T>(len).map(Brought::Bytes);
+        self.reported(Window::make(self, bytes))
+    }
+
+    /// A window whose part of this rank is the elements of a vector, which [`Window::free`]
+    /// gives back. Collective.
+    ///
+    /// Memory of [`Communicator::window`] is mapped by peers; that of a vector is reached
+    /// through the system, a call for each access.
+    ///
+    /// # Errors
+    /// As [`Communicator::window`].
+    #[track_caller]
+    pub fn window_of<T: Datatype>(&self, mut elements: Vec<T>) -> Result<Window<T>> {
+        let (at, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&*elements));
+        let held = Held::of_value(at, bytes, Box::new(elements));
+        self.reported(Window::make(self, Ok(Brought::Memory(held))))
+    }
+}
+
+fn bytes_of<T>(len: usize) -> Result<usize> {
+    len.checked_mul(size_of::<T>()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::OutOfMemory,
+            format!("{len} elements exceed the address space"),
+        )
+    })
+}
+
+impl<T: Datatype> Window<T> {
+    #[track_caller]
+    fn make(comm: &Communicator, brought: Result<Brought>) -> Result<Self> {
+        let brought = osier_engine::view::require_dense::<T>().and(brought);
+        Ok(Self {
+            raw: RawWindow::make(comm, brought, size_of::<T>() as u64)?,
+            elements: PhantomData,
+        })
+    }
+
+    /// The window's own communicator: the ranks of the one that it was made on.
+    pub fn communicator(&self) -> &Communicator {
+        self.raw.comm()
+    }
+
+    /// The same window, in bytes.
+    #[doc(hidden)]
+    pub fn raw(&self) -> &RawWindow {
+        &self.raw
+    }
+
+    /// Elements of this rank's part.
+    pub fn len(&self) -> usize {
+        let own = self.raw.comm().rank();
+        self.len_of(own).unwrap_or(0)
+    }
+
+    /// Whether this rank's part has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements of a rank's part.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`], if there is no such rank.
+    pub fn len_of(&self, rank: usize) -> Result<usize> {
+        let bytes = self.reported(self.raw.bytes_of(rank))?;
+        Ok(bytes / size_of::<T>().max(1))
+    }
+
+    /// How a rank's part is reached: `address`, `cross-memory attach`, `transport` or
+    /// `messages`.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`], if there is no such rank; of kind
+    /// [`ErrorKind::Unavailable`], if it is not reached.
+    pub fn reach_of(&self, rank: usize) -> Result<&'static str> {
+        self.reported(self.raw.reach_of(rank))
+    }
+
+    /// Copies elements of this rank's own part, from `at` on.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::WindowRange`], if there are not so many.
+    pub fn read(&self, at: usize, to: &mut [T]) -> Result<()> {
+        let rank = self.raw.comm().rank();
+        self.any().get(to, rank, at)
+    }
+
+    /// Writes elements of this rank's own part, from `at` on.
+    ///
+    /// # Errors
+    /// As [`Window::read`].
+    pub fn write(&self, at: usize, from: &[T]) -> Result<()> {
+        let rank = self.raw.comm().rank();
+        self.any().put(from, rank, at)
+    }
+
+    /// All elements of this rank's own part, as they are now.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::OutOfMemory`].
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let elements = osier_engine::view::zeroed_vec(self.len());
+        let mut elements = self.reported(elements)?;
+        self.read(0, &mut elements)?;
+        Ok(elements)
+    }
+
+    /// Accesses to any rank, which the caller allows.
+    fn any(&self) -> Epoch<'_, T> {
+        Epoch {
+            window: self,
+            targets: Targets::Any,
+        }
+    }
+
+    /// Waits until all ranks come here, behind what they have done before. Collective.
+    ///
+    /// # Errors
+    /// As [`Communicator::barrier`].
+    #[track_caller]
+    pub fn fence(&self) -> Result<()> {
+        let fenced = self.raw.fence();
+        self.reported(fenced)
+    }
+
+    /// Runs `f` between two fences: all ranks may use all parts. Collective.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let window = comm.window::<u32>(3)?;
+    /// let (rank, size) = (comm.rank(), comm.size());
+    /// window.fenced(|epoch| {
+    ///     (0..size).try_for_each(|target| epoch.put(&(10 * rank as u32), target, rank))
+    /// })?;
+    /// assert_eq!(window.to_vec()?, [0, 10, 20]);
+    /// window.free()?;
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `f`, and as [`Window::fence`].
+    #[track_caller]
+    pub fn fenced<R>(&self, f: impl FnOnce(&Epoch<'_, T>) -> Result<R>) -> Result<R> {
+        self.fence()?;
+        let done = f(&self.any());
+        self.fence()?;
+        done
+    }
+
+    /// Locks a rank's part: nobody else has it locked meanwhile.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`], if there is no such rank; of kind [`ErrorKind::RankDead`],
+    /// if a rank has died that had the lock: it is free then. Of kind
+    /// [`ErrorKind::WindowEpoch`], if this rank has it locked.
+    #[track_caller]
+    pub fn lock(&self, rank: usize) -> Result<Locked<'_, T>> {
+        self.lock_as(rank, Hold::Exclusive)
+    }
+
+    /// Locks a rank's part together with others that lock it so.
+    ///
+    /// # Errors
+    /// As [`Window::lock`].
+    #[track_caller]
+    pub fn lock_shared(&self, rank: usize) -> Result<Locked<'_, T>> {
+        self.lock_as(rank, Hold::Shared)
+    }
+
+    #[track_caller]
+    fn lock_as(&self, rank: usize, hold: Hold) -> Result<Locked<'_, T>> {
+        let locked = self.raw.lock(rank, hold);
+        self.reported(locked)?;
+        Ok(Locked {
+            epoch: Epoch {
+                window: self,
+                targets: Targets::One(rank),
+            },
+            rank,
+            hold,
+        })
+    }
+
+    /// Opens an epoch on all parts. Each is locked, together with others that share it, when it
+    /// is first used; until then [`Window::lock`] of another rank is not kept out.
+    pub fn lock_all(&self) -> LockedAll<'_, T> {
+        self.raw.lock_all();
+        LockedAll {
+            epoch: Epoch {
+                window: self,
+                targets: Targets::All,
+            },
+        }
+    }
+
+    /// Lets the ranks of a group use this rank's part, until each of them has closed its
+    /// [`Started`]: see [`Posted::wait`]. Does not wait.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let window = comm.window::<f64>(1)?;
+    /// let both = comm.group();
+    /// let other = both.incl(&[1 - comm.rank()])?;
+    /// let posted = window.post(&other)?;
+    /// let started = window.start(&other)?;
+    /// started.put(&1.5, 1 - comm.rank(), 0)?;
+    /// started.complete()?;
+    /// posted.wait()?;
+    /// assert_eq!(window.to_vec()?, [1.5]);
+    /// window.free()?;
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Group`], if a member is no rank of the window; of kind
+    /// [`ErrorKind::RankDead`], if one has died.
+    pub fn post(&self, origins: &Group) -> Result<Posted<'_, T>> {
+        let posted = self.raw.ranks_of(origins).and_then(|origins| {
+            self.raw.post(&origins)?;
+            Ok(origins)
+        });
+        Ok(Posted {
+            window: self,
+            origins: self.reported(posted)?,
+        })
+    }
+
+    /// Waits until all ranks of a group have let this rank use their parts ([`Window::post`]).
+    ///
+    /// # Errors
+    /// As [`Window::post`].
+    #[track_caller]
+    pub fn start(&self, targets: &Group) -> Result<Started<'_, T>> {
+        let targets = self.raw.ranks_of(targets);
+        let targets: Arc<[usize]> = self.reported(targets)?.into();
+        let started = self.raw.start(&targets);
+        self.reported(started)?;
+        Ok(Started {
+            epoch: Epoch {
+                window: self,
+                targets: Targets::Some(targets.clone()),
+            },
+            targets,
+            open: true,
+        })
+    }
+
+    /// Gives the window back, once all ranks do; the vector of [`Communicator::window_of`], or
+    /// none. Collective.
+    ///
+    /// A window that is dropped instead waits for nobody: its memory is kept until all ranks
+    /// have given it back.
+    ///
+    /// # Errors
+    /// As [`Communicator::barrier`].
+    #[track_caller]
+    pub fn free(self) -> Result<Option<Vec<T>>> {
+        let comm = self.raw.comm().clone();
+        let value = comm.reported(self.raw.free())?;
+        Ok(value.and_then(|value| value.downcast().ok()).map(|v| *v))
+    }
+
+    fn reported<R>(&self, result: Result<R>) -> Result<R> {
+        self.raw.comm().reported(result)
+    }
+}
+
+/// Which parts an epoch is for.
+enum Targets {
+    Any,
+    One(usize),
+    /// Those that it locks when they are first used.
+    All,
+    Some(Arc<[usize]>),
+}
+
+/// A time in which parts of a window may be used, and the calls that use them.
+///
+/// Elements are named by the rank that has them and their index there. Buffers are anything
+/// that can be sent or received: slices, numbers, and views of any layout.
+pub struct Epoch<'w, T: Datatype> {
+    window: &'w Window<T>,
+    targets: Targets,
+}
+
+impl<T: Datatype> Epoch<'_, T> {
+    #[inline]
+    #[track_caller]
+    fn may_use(&self, rank: usize) -> Result<()> {
+        let allowed = match &self.targets {
+            Targets::Any => true,
+            Targets::One(one) => *one == rank,
+            Targets::All => return self.window.raw.lock_of_all(rank),
+            Targets::Some(some) => some.contains(&rank),
+        };
+        match allowed {
+            true => Ok(()),
+            false => Err(of_another(rank)),
+        }
+    }
+
+    /// Elements of a rank's part from `at` on, as many as there are bytes.
+    #[inline]
+    fn elements(at: usize, bytes: usize) -> Result<RawView> {
+        let at = bytes_of::<T>(at)?;
+        Ok(RawView::dense::<T>(
+            std::ptr::without_provenance_mut(at),
+            bytes,
+        ))
+    }
+
+    /// Writes the elements of a buffer to a rank's part, from `at` on.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::WindowRange`], if they do not lie inside the part; of kind
+    /// [`ErrorKind::WindowEpoch`], if this epoch is for other ranks; of kind
+    /// [`ErrorKind::WindowConflict`], if the buffer overlaps them. Of kind
+    /// [`ErrorKind::RankDead`], if the rank has died and its memory is not reached any more.
+    #[inline]
+    #[track_caller]
+    pub fn put<B: Buffer + ?Sized>(&self, from: &B, rank: usize, at: usize) -> Result<()> {
+        let put = from.lend(|view| {
+            let view = view.as_raw();
+            let target = Self::elements(at, view.bytes())?;
+            self.put_raw(view, rank, &target)
+        });
+        self.window.reported(put)
+    }
+
+    /// Writes the elements of a buffer to `count` instances of a layout in a rank's part, of
+    /// which the first has its origin at element `at`.
+    ///
+    /// # Errors
+    /// As [`Epoch::put`]; of kind [`ErrorKind::Datatype`], if the numbers of bytes differ.
+    #[track_caller]
+    pub fn put_as<B: Buffer + ?Sized>(
+        &self,
+        from: &B,
+        rank: usize,
+        at: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<()> {
+        let put = from.lend(|view| {
+            layout.check_receive(count)?;
+            let target = target_of(bytes_of::<T>(at)?, layout, count)?;
+            self.put_raw(view.as_raw(), rank, &target)
+        });
+        self.window.reported(put)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn put_raw(&self, from: &RawView, rank: usize, target: &RawView) -> Result<()> {
+        self.may_use(rank)?;
+        // SAFETY: the caller's buffer is borrowed until this returns.
+        unsafe { self.window.raw.put(from, rank, target) }
+    }
+
+    /// Reads elements of a rank's part, from `at` on, to a buffer.
+    ///
+    /// # Errors
+    /// As [`Epoch::put`].
+    #[inline]
+    #[track_caller]
+    pub fn get<B: BufferMut + ?Sized>(&self, to: &mut B, rank: usize, at: usize) -> Result<()> {
+        let got = to.lend_mut(|view| {
+            let view = view.as_raw();
+            let target = Self::elements(at, view.bytes())?;
+            self.get_raw(view, rank, &target)
+        });
+        self.window.reported(got)
+    }
+
+    /// Reads `count` instances of a layout in a rank's part to a buffer, as
+    /// [`Epoch::put_as`] writes them.
+    ///
+    /// # Errors
+    /// As [`Epoch::put_as`].
+    #[track_caller]
+    pub fn get_as<B: BufferMut + ?Sized>(
+        &self,
+        to: &mut B,
+        rank: usize,
+        at: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<()> {
+        let got = to.lend_mut(|view| {
+            let target = target_of(bytes_of::<T>(at)?, layout, count)?;
+            self.get_raw(view.as_raw(), rank, &target)
+        });
+        self.window.reported(got)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn get_raw(&self, to: &RawView, rank: usize, target: &RawView) -> Result<()> {
+        self.may_use(rank)?;
+        // SAFETY: the caller's buffer is borrowed mutably until this returns.
+        unsafe { self.window.raw.get(to, rank, target) }
+    }
+
+    /// Combines elements of a rank's part, from `at` on, with those of a buffer: each becomes
+    /// `there op given`, at once for all that update it. [`Change::Replace`] writes.
+    ///
+    /// Updates of one rank are in the order of its calls.
+    ///
+    /// # Errors
+    /// As [`Epoch::put`]; of kind [`ErrorKind::Datatype`], if the elements are not of one
+    /// predefined type, or the operator is not defined for it.
+    #[track_caller]
+    pub fn accumulate<B: Buffer + ?Sized>(
+        &self,
+        given: &B,
+        rank: usize,
+        at: usize,
+        op: impl Into<Change>,
+    ) -> Result<()> {
+        let updated = given.lend(|view| {
+            let view = view.as_raw();
+            let target = Self::elements(at, view.bytes())?;
+            self.update(op.into(), view, rank, &target, None)
+        });
+        self.window.reported(updated)
+    }
+
+    /// As [`Epoch::accumulate`], of instances of a layout as in [`Epoch::put_as`].
+    ///
+    /// # Errors
+    /// As [`Epoch::accumulate`] and [`Epoch::put_as`].
+    #[track_caller]
+    pub fn accumulate_as<B: Buffer + ?Sized>(
+        &self,
+        given: &B,
+        rank: usize,
+        at: usize,
+        (layout, count): (&Layout, usize),
+        op: impl Into<Change>,
+    ) -> Result<()> {
+        let updated = given.lend(|view| {
+            layout.check_receive(count)?;
+            let target = target_of(bytes_of::<T>(at)?, layout, count)?;
+            self.update(op.into(), view.as_raw(), rank, &target, None)
+        });
+        self.window.reported(updated)
+    }
+
+    /// As [`Epoch::accumulate`], and reads what was there before.
+    ///
+    /// # Errors
+    /// As [`Epoch::accumulate`]; of kind [`ErrorKind::Datatype`], if the buffers have not as
+    /// many bytes.
+    #[track_caller]
+    pub fn get_accumulate<B: Buffer + ?Sized, M: BufferMut + ?Sized>(
+        &self,
+        given: &B,
+        before: &mut M,
+        rank: usize,
+        at: usize,
+        op: impl Into<Change>,
+    ) -> Result<()> {
+        let updated = given.lend(|given| {
+            before.lend_mut(|before| {
+                let before = before.as_raw();
+                let target = Self::elements(at, before.bytes())?;
+                self.update(op.into(), given.as_raw(), rank, &target, Some(before))
+            })
+        });
+        self.window.reported(updated)
+    }
+
+    #[track_caller]
+    fn update(
+        &self,
+        change: Change,
+        given: &RawView,
+        rank: usize,
+        target: &RawView,
+        before: Option<&RawView>,
+    ) -> Result<()> {
+        self.may_use(rank)?;
+        // SAFETY: the caller's buffers are borrowed until this returns.
+        unsafe { (self.window.raw).update(change, given, rank, target, before) }
+    }
+
+    /// Combines one element with a value, as [`Epoch::accumulate`]; what it was before.
+    ///
+    /// # Errors
+    /// As [`Epoch::accumulate`].
+    #[track_caller]
+    pub fn fetch_and_op(
+        &self,
+        value: T,
+        rank: usize,
+        at: usize,
+        op: impl Into<Change>,
+    ) -> Result<T> {
+        let mut before = value;
+        let given = RawView::of_slice((&raw const value).cast_mut(), 1);
+        let was = RawView::of_slice(&raw mut before, 1);
+        let updated = Self::elements(at, size_of::<T>())
+            .and_then(|target| self.update(op.into(), &given, rank, &target, Some(&was)));
+        self.window.reported(updated)?;
+        Ok(before)
+    }
+
+    /// Replaces one element by `new` if it is `expected`, at once for all that update it; what
+    /// it was before.
+    ///
+    /// # Errors
+    /// As [`Epoch::put`]; of kind [`ErrorKind::Datatype`], if elements are no integers of the
+    /// library, or longer than eight bytes.
+    #[track_caller]
+    pub fn compare_and_swap(&self, expected: T, new: T, rank: usize, at: usize) -> Result<T> {
+        let swapped = self.swap(expected, new, rank, at);
+        self.window.reported(swapped)
+    }
+
+    #[track_caller]
+    fn swap(&self, expected: T, new: T, rank: usize, at: usize) -> Result<T> {
+        let size = size_of::<T>();
+        if !T::BASIC.is_some_and(is_swapped) || size > size_of::<u64>() {
+            return Err(Error::new(
+                ErrorKind::Datatype,
+                "a compare-and-swap of elements that are no integers of at most eight bytes",
+            ));
+        }
+        self.may_use(rank)?;
+        let word = |value: &T| {
+            let mut word = 0u64;
+            let from = std::ptr::from_ref(value).cast::<u8>();
+            // SAFETY: an element has so many bytes, none of them padding, and a word eight.
+            unsafe { std::ptr::copy_nonoverlapping(from, (&raw mut word).cast(), size) };
+            word
+        };
+        let at = (bytes_of::<T>(at)?, size);
+        let before = (self.window.raw).compare_and_swap(rank, at, word(&expected), word(&new))?;
+        // SAFETY: any bytes are a value of a datatype; a word has as many.
+        Ok(unsafe { (&raw const before).cast::<T>().read_unaligned() })
+    }
+
+    /// What was written to a rank's part before can be seen by it behind this.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`], if there is no such rank.
+    #[inline]
+    pub fn flush(&self, rank: usize) -> Result<()> {
+        self.window.reported(self.window.raw.flush(rank))
+    }
+
+    /// As [`Epoch::flush`], of all ranks.
+    #[inline]
+    pub fn flush_all(&self) {
+        self.window.raw.flush_all();
+    }
+}
+
+/// Whether MPI has compare-and-swap for a type.
+fn is_swapped(basic: Basic) -> bool {
+    use osier_datatype::BasicKind as K;
+    matches!(
+        basic.kind(),
+        K::Signed | K::Unsigned | K::Boolean | K::Logical | K::Opaque
+    )
+}
+
+#[cold]
+fn of_another(rank: usize) -> Error {
+    Error::new(
+        ErrorKind::WindowEpoch,
+        format!("an access to rank {rank}, which this epoch is not for (hint: lock its part)"),
+    )
+}
+
+macro_rules! derefs {
+    ($($guard:ident)*) => {$(
+        impl<'w, T: Datatype> Deref for $guard<'w, T> {
+            type Target = Epoch<'w, T>;
+
+            #[inline]
+            fn deref(&self) -> &Epoch<'w, T> {
+                &self.epoch
+            }
+        }
+    )*};
+}
+
+derefs!(Locked LockedAll Started);
+
+/// A part that this rank has locked, until it is dropped.
+pub struct Locked<'w, T: Datatype> {
+    epoch: Epoch<'w, T>,
+    rank: usize,
+    hold: Hold,
+}
+
+impl<T: Datatype> Locked<'_, T> {
+    /// Gives the lock back, as dropping it does.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`], if the rank has died and is not reached any more.
+    pub fn unlock(self) -> Result<()> {
+        let unlocked = self.unlock_raw();
+        let window = self.epoch.window;
+        std::mem::forget(self);
+        window.reported(unlocked)
+    }
+
+    fn unlock_raw(&self) -> Result<()> {
+        self.epoch.window.raw.unlock(self.rank, self.hold)
+    }
+}
+
+impl<T: Datatype> Drop for Locked<'_, T> {
+    fn drop(&mut self) {
+        // Nobody is left to lock it, if that fails.
+        let _ = self.unlock_raw();
+    }
+}
+
+/// An epoch on all parts, until it is dropped.
+pub struct LockedAll<'w, T: Datatype> {
+    epoch: Epoch<'w, T>,
+}
+
+impl<T: Datatype> LockedAll<'_, T> {
+    /// Gives all locks back, as dropping it does.
+    ///
+    /// # Errors
+    /// As [`Locked::unlock`].
+    pub fn unlock(self) -> Result<()> {
+        let window = self.epoch.window;
+        let unlocked = window.raw.unlock_all();
+        std::mem::forget(self);
+        window.reported(unlocked)
+    }
+}
+
+impl<T: Datatype> Drop for LockedAll<'_, T> {
+    fn drop(&mut self) {
+        let _ = self.epoch.window.raw.unlock_all();
+    }
+}
+
+/// Parts that their ranks have let this one use, until it is dropped.
+pub struct Started<'w, T: Datatype> {
+    epoch: Epoch<'w, T>,
+    targets: Arc<[usize]>,
+    open: bool,
+}
+
+impl<T: Datatype> Started<'_, T> {
+    /// Tells the ranks that their parts are used no more, as dropping it does.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`], if one has died.
+    pub fn complete(mut self) -> Result<()> {
+        self.open = false;
+        let window = self.epoch.window;
+        window.reported(window.raw.complete(&self.targets))
+    }
+}
+
+impl<T: Datatype> Drop for Started<'_, T> {
+    fn drop(&mut self) {
+        if self.open {
+            let _ = self.epoch.window.raw.complete(&self.targets);
+        }
+    }
+}
+
+/// This rank's part, which others use.
+#[must_use = "the others may use the part until `wait` returns"]
+pub struct Posted<'w, T: Datatype> {
+    window: &'w Window<T>,
+    origins: Vec<usize>,
+}
+
+impl<T: Datatype> Posted<'_, T> {
+    /// Waits until the others use it no more.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`], if one has died.
+    #[track_caller]
+    pub fn wait(self) -> Result<()> {
+        let waited = self.window.raw.wait(&self.origins);
+        self.window.reported(waited)
+    }
+
+    /// Whether the others use it no more.
+    ///
+    /// # Errors
+    /// As [`Posted::wait`].
+    pub fn test(&mut self) -> Result<bool> {
+        let tested = self.window.raw.test(&mut self.origins);
+        self.window.reported(tested)
+    }
+}
