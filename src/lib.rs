@@ -270,7 +270,9 @@ pub mod requests {
 pub mod rma {
     #[doc(hidden)]
     pub use crate::one_sided::{Brought, RawWindow, target_of};
-    pub use crate::one_sided::{Change, Epoch, Locked, LockedAll, Posted, Started, Window};
+    pub use crate::one_sided::{
+        Change, Epoch, Locked, LockedAll, Posted, Started, Updates, Window,
+    };
 }
 
 /// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing

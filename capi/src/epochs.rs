@@ -45,14 +45,23 @@ pub enum Allowed {
     OfAll,
 }
 
-const NONE: u64 = 0;
-const ANY: u64 = 1;
-const ALL: u64 = 2;
-const ONE: u64 = 3;
+/// Nothing is open.
+const IDLE: u64 = 0;
+/// The states say it.
+const ASK: u64 = 1;
+const ANY: u64 = 2;
+const ALL: u64 = 3;
+/// One target is locked, and nothing else is open: twice the target, and one more if it is locked
+/// alone. The states do not have it.
+const ONE: u64 = 4;
 
-/// What most accesses need to know.
+/// What most accesses, and locks of one target, need to know.
 #[derive(Default)]
 pub struct Quick(AtomicU64);
+
+fn one(target: usize, held: Held) -> u64 {
+    ONE + 2 * target as u64 + u64::from(held == Held::Exclusive)
+}
 
 impl Quick {
     /// What an access to a target must do first; none: [`Epochs::access`] says it.
@@ -61,9 +70,29 @@ impl Quick {
         match self.0.load(Ordering::Relaxed) {
             ANY => Some(Allowed::AtOnce),
             ALL => Some(Allowed::OfAll),
-            NONE => None,
-            one => (one - ONE == target as u64).then_some(Allowed::AtOnce),
+            IDLE | ASK => None,
+            one => ((one - ONE) / 2 == target as u64).then_some(Allowed::AtOnce),
         }
+    }
+
+    /// Notes that a target is locked where nothing was open. False: the states have to know.
+    #[inline]
+    pub fn lock(&self, target: usize, held: Held) -> bool {
+        let order = Ordering::Relaxed;
+        let word = one(target, held);
+        held != Held::Unchecked && self.0.compare_exchange(IDLE, word, order, order).is_ok()
+    }
+
+    /// Notes that the target is locked no more that alone was open; how it was held.
+    #[inline]
+    pub fn unlock(&self, target: usize) -> Option<Held> {
+        let order = Ordering::Relaxed;
+        [Held::Exclusive, Held::Shared].into_iter().find(|held| {
+            let swapped = self
+                .0
+                .compare_exchange(one(target, *held), IDLE, order, order);
+            swapped.is_ok()
+        })
     }
 }
 
@@ -77,17 +106,27 @@ impl Epochs {
         self.all.is_some() || !self.locked.is_empty()
     }
 
+    /// Takes over what the quick word alone has; until [`Epochs::note`] it says nothing.
+    pub fn settle(&mut self, quick: &Quick) {
+        let word = quick.0.swap(ASK, Ordering::Relaxed);
+        if let Some(one) = word.checked_sub(ONE) {
+            let held = match one % 2 {
+                0 => Held::Shared,
+                _ => Held::Exclusive,
+            };
+            self.fence = false;
+            self.locked.insert((one / 2) as usize, held);
+        }
+    }
+
     /// Leaves a summary behind.
     pub fn note(&self, quick: &Quick) {
-        let locked = self.locked.first_key_value().map(|(target, _)| *target);
-        let word = match (self.all, locked) {
-            (Some(true), _) => ALL,
-            (Some(false), _) => ANY,
-            (None, Some(target)) if self.locked.len() == 1 => ONE + target as u64,
-            (None, Some(_)) => NONE,
-            (None, None) if self.started.is_some() => NONE,
-            (None, None) if self.fence => ANY,
-            (None, None) => NONE,
+        let word = match self.all {
+            Some(true) => ALL,
+            Some(false) => ANY,
+            None if self.started.is_some() || !self.locked.is_empty() => ASK,
+            None if self.fence => ANY,
+            None => IDLE,
         };
         quick.0.store(word, Ordering::Relaxed);
     }
@@ -283,12 +322,8 @@ mod tests {
         epochs.fence(0).expect("free");
         same(&epochs, &quick);
         assert_eq!(quick.look(3), Some(Allowed::AtOnce));
+        assert!(!quick.lock(1, Held::Shared), "a fence is open");
         epochs.locked(2, Held::Exclusive);
-        same(&epochs, &quick);
-        assert_eq!(
-            (quick.look(2), quick.look(1)),
-            (Some(Allowed::AtOnce), None)
-        );
         epochs.locked(3, Held::Unchecked);
         same(&epochs, &quick);
         epochs.unlock(2).expect("locked");
@@ -296,5 +331,29 @@ mod tests {
         epochs.lock_all(true).expect("free");
         same(&epochs, &quick);
         assert_eq!(quick.look(0), Some(Allowed::OfAll));
+    }
+
+    #[test]
+    fn a_lone_lock_is_known_by_the_word() {
+        let (mut epochs, quick) = (Epochs::default(), Quick::default());
+        for held in [Held::Shared, Held::Exclusive] {
+            assert!(quick.lock(5, held));
+            assert!(!quick.lock(6, held), "one is open");
+            assert_eq!(
+                (quick.look(5), quick.look(4)),
+                (Some(Allowed::AtOnce), None)
+            );
+            assert_eq!((quick.unlock(4), quick.unlock(5)), (None, Some(held)));
+            assert_eq!((quick.unlock(5), quick.look(5)), (None, None));
+        }
+        assert!(!quick.lock(5, Held::Unchecked));
+        assert!(quick.lock(0, Held::Exclusive));
+        epochs.settle(&quick);
+        assert!(epochs.may_lock(0).is_err() && epochs.access(0).is_ok());
+        epochs.note(&quick);
+        assert_eq!((quick.look(0), quick.unlock(0)), (None, None));
+        assert_eq!(epochs.unlock(0).ok(), Some(Held::Exclusive));
+        epochs.note(&quick);
+        assert!(quick.lock(0, Held::Shared));
     }
 }

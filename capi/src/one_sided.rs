@@ -6,7 +6,7 @@ use crate::abi::*;
 use crate::buffers::{Address, MemoryMut, view, view_mut};
 use crate::call::{On, mpi};
 use crate::complete;
-use crate::epochs::{Allowed, Held};
+use crate::epochs::{Allowed, Epochs, Held};
 use crate::fail::{Fail, Int, Res, argument, bad_op, count, put};
 use crate::objects::{REQUESTS, ctype, group, lock};
 use crate::ops::{known, operand};
@@ -33,7 +33,7 @@ fn target<N: Int>(win: &Win, rank: c_int, disp: Aint, n: N, ty: Handle) -> Res<O
     let rank = checked(win, rank)?;
     let allowed = match win.quick.look(rank) {
         Some(allowed) => allowed,
-        None => lock(&win.epochs).access(rank)?,
+        None => with_epochs(win, |epochs| epochs.access(rank))?,
     };
     if allowed == Allowed::OfAll {
         win.raw.lock_of_all(rank)?;
@@ -219,9 +219,10 @@ fn ranks(win: &Win, of: Handle) -> Res<Vec<usize>> {
     Ok(win.raw.ranks_of(&group(of)?)?)
 }
 
-/// Changes the epochs of a window, behind what `f` does.
-fn change_epochs<R>(win: &Win, f: impl FnOnce(&mut crate::epochs::Epochs) -> Res<R>) -> Res<R> {
+/// Changes the epochs of a window, or asks them.
+fn with_epochs<R>(win: &Win, f: impl FnOnce(&mut Epochs) -> Res<R>) -> Res<R> {
     let mut epochs = lock(&win.epochs);
+    epochs.settle(&win.quick);
     let done = f(&mut epochs);
     epochs.note(&win.quick);
     done
@@ -244,14 +245,14 @@ fn flush(rank: c_int, on: Handle) -> Res {
     }
     let rank = checked(win, rank)?;
     if win.quick.look(rank).is_none() {
-        lock(&win.epochs).flush(Some(rank))?;
+        with_epochs(win, |epochs| epochs.flush(Some(rank)))?;
     }
     Ok(win.raw.flush(rank)?)
 }
 
 fn flush_all(on: Handle) -> Res {
     let win = win(on)?;
-    lock(&win.epochs).flush(None)?;
+    with_epochs(win, |epochs| epochs.flush(None))?;
     win.raw.flush_all();
     Ok(())
 }
@@ -318,14 +319,14 @@ mpi! {
         over(on, request)?;
     }
 
-    fn MPI_Fetch_and_op(
+    hot fn MPI_Fetch_and_op(
         buf: Address, result: Address, ty: Handle, rank: c_int, disp: Aint, op: Handle, on: Handle
     ) on On::Win(on); {
         let one: Count = 1;
         update((buf, one, ty), Some((result, one, ty)), (rank, disp, one, ty), op, on)?;
     }
 
-    fn MPI_Compare_and_swap(
+    hot fn MPI_Compare_and_swap(
         new: *const u8, expected: *const u8, result: *mut u8, ty: Handle, rank: c_int, disp: Aint,
         on: Handle
     ) on On::Win(on); {
@@ -335,7 +336,7 @@ mpi! {
     fn MPI_Win_fence(assert: c_int, on: Handle) on On::Win(on); {
         known_assert(assert, ASSERTS)?;
         let win = win(on)?;
-        change_epochs(win, |epochs| epochs.fence(assert))?;
+        with_epochs(win, |epochs| epochs.fence(assert))?;
         win.raw.fence()?;
     }
 
@@ -343,13 +344,13 @@ mpi! {
         known_assert(assert, ASSERTS)?;
         let win = win(on)?;
         let targets = ranks(win, of)?;
-        change_epochs(win, |epochs| epochs.start(targets.clone()))?;
+        with_epochs(win, |epochs| epochs.start(targets.clone()))?;
         win.raw.start(&targets)?;
     }
 
     fn MPI_Win_complete(on: Handle) on On::Win(on); {
         let win = win(on)?;
-        let targets = change_epochs(win, |epochs| epochs.complete())?;
+        let targets = with_epochs(win, |epochs| epochs.complete())?;
         win.raw.complete(&targets)?;
     }
 
@@ -357,28 +358,33 @@ mpi! {
         known_assert(assert, ASSERTS)?;
         let win = win(on)?;
         let origins = ranks(win, of)?;
-        change_epochs(win, |epochs| epochs.post(origins.clone()))?;
+        with_epochs(win, |epochs| epochs.post(origins.clone()))?;
         win.raw.post(&origins)?;
     }
 
     fn MPI_Win_wait(on: Handle) on On::Win(on); {
         let win = win(on)?;
-        let origins = change_epochs(win, |epochs| epochs.posted().cloned())?;
+        let origins = with_epochs(win, |epochs| epochs.posted().cloned())?;
         win.raw.wait(&origins)?;
-        lock(&win.epochs).exposed_no_more();
+        with_epochs(win, |epochs| {
+            epochs.exposed_no_more();
+            Ok(())
+        })?;
     }
 
     fn MPI_Win_test(on: Handle, flag: *mut c_int) on On::Win(on); {
         let win = win(on)?;
-        let mut epochs = lock(&win.epochs);
-        let over = win.raw.test(epochs.posted()?)?;
-        if over {
-            epochs.exposed_no_more();
-        }
+        let over = with_epochs(win, |epochs| {
+            let over = win.raw.test(epochs.posted()?)?;
+            if over {
+                epochs.exposed_no_more();
+            }
+            Ok(over)
+        })?;
         put(flag, over.into())?;
     }
 
-    fn MPI_Win_lock(kind: c_int, rank: c_int, assert: c_int, on: Handle) on On::Win(on); {
+    hot fn MPI_Win_lock(kind: c_int, rank: c_int, assert: c_int, on: Handle) on On::Win(on); {
         let hold = match kind {
             MPI_LOCK_SHARED => Hold::Shared,
             MPI_LOCK_EXCLUSIVE => Hold::Exclusive,
@@ -390,28 +396,37 @@ mpi! {
             return Ok(());
         }
         let rank = checked(win, rank)?;
-        lock(&win.epochs).may_lock(rank)?;
         let held = match hold {
             _ if assert & MPI_MODE_NOCHECK != 0 => Held::Unchecked,
             Hold::Shared => Held::Shared,
             Hold::Exclusive => Held::Exclusive,
         };
-        if held != Held::Unchecked {
-            win.raw.lock(rank, hold)?;
+        // Before it is waited for: another thread may not lock it, too.
+        if !win.quick.lock(rank, held) {
+            with_epochs(win, |epochs| {
+                epochs.may_lock(rank)?;
+                epochs.locked(rank, held);
+                Ok(())
+            })?;
         }
-        change_epochs(win, |epochs| {
-            epochs.locked(rank, held);
-            Ok(())
-        })?;
+        if held != Held::Unchecked
+            && let Err(e) = win.raw.lock(rank, hold)
+        {
+            with_epochs(win, |epochs| epochs.unlock(rank))?;
+            return Err(e.into());
+        }
     }
 
-    fn MPI_Win_unlock(rank: c_int, on: Handle) on On::Win(on); {
+    hot fn MPI_Win_unlock(rank: c_int, on: Handle) on On::Win(on); {
         let win = win(on)?;
         if rank == MPI_PROC_NULL {
             return Ok(());
         }
         let rank = checked(win, rank)?;
-        let held = change_epochs(win, |epochs| epochs.unlock(rank))?;
+        let held = match win.quick.unlock(rank) {
+            Some(held) => held,
+            None => with_epochs(win, |epochs| epochs.unlock(rank))?,
+        };
         match held {
             Held::Unchecked => win.raw.flush(rank)?,
             Held::Shared => win.raw.unlock(rank, Hold::Shared)?,
@@ -423,7 +438,7 @@ mpi! {
         known_assert(assert, ASSERTS)?;
         let win = win(on)?;
         let checked = assert & MPI_MODE_NOCHECK == 0;
-        change_epochs(win, |epochs| epochs.lock_all(checked))?;
+        with_epochs(win, |epochs| epochs.lock_all(checked))?;
         if checked {
             win.raw.lock_all();
         }
@@ -431,7 +446,7 @@ mpi! {
 
     fn MPI_Win_unlock_all(on: Handle) on On::Win(on); {
         let win = win(on)?;
-        match change_epochs(win, |epochs| epochs.unlock_all())? {
+        match with_epochs(win, |epochs| epochs.unlock_all())? {
             true => win.raw.unlock_all()?,
             false => win.raw.flush_all(),
         }

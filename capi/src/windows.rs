@@ -12,7 +12,7 @@ use crate::info::{info, new_info};
 use crate::objects::{Comm, Origin, comm, lock, new_group};
 use crate::table::Table;
 use osier::attributes::Info;
-use osier::rma::{Brought, RawWindow};
+use osier::rma::{Brought, RawWindow, Updates};
 use std::sync::{Arc, Mutex};
 
 pub static WINDOWS: Table<Arc<Win>> = Table::new(9);
@@ -83,7 +83,7 @@ fn adopt(
 ) -> Res<&'static Win> {
     crate::fail::place(to)?;
     let hints = info(hints)?;
-    let raw = RawWindow::make(&comm.comm, Ok(brought), unit)?;
+    let raw = RawWindow::make(&comm.comm, Ok(brought), unit, updates(&hints))?;
     let own = raw.comm().rank();
     let size = raw.bytes_of(own)?;
     let base = match flavor {
@@ -114,9 +114,20 @@ fn adopt(
     self::win(handle)
 }
 
+/// How updates are kept apart, by the memory that the program would have one synchronization
+/// cover: that of one element means an atomic for each.
+fn updates(hints: &Info) -> Updates {
+    let granularity = hints.get("mpi_accumulate_granularity");
+    match granularity.and_then(|bytes| bytes.trim().parse::<u64>().ok()) {
+        Some(1..=8) => Updates::Single,
+        _ => Updates::Many,
+    }
+}
+
 /// Hints that windows know, with what is in use where the program says nothing.
 fn understood(hints: &Info) -> Info {
-    const DEFAULTS: [(&str, &str); 6] = [
+    const DEFAULTS: [(&str, &str); 7] = [
+        ("mpi_accumulate_granularity", "0"),
         ("no_locks", "false"),
         ("accumulate_ordering", "rar,raw,war,waw"),
         ("accumulate_ops", "same_op_no_op"),
@@ -136,7 +147,12 @@ fn understood(hints: &Info) -> Info {
 fn free(on: *mut Handle) -> Res {
     let handle = get(on)?;
     let held = win_shared(handle)?;
-    lock(&held.epochs).may_be_freed()?;
+    {
+        let mut epochs = lock(&held.epochs);
+        epochs.settle(&held.quick);
+        epochs.note(&held.quick);
+        epochs.may_be_freed()?;
+    }
     held.attributes.clear(handle, MPI_ERR_WIN)?;
     WINDOWS.remove(handle);
     put(on, MPI_WIN_NULL)?;

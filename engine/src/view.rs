@@ -180,6 +180,15 @@ impl RawView {
         }
     }
 
+    /// The predefined type of all elements, where that is known without a signature.
+    #[inline]
+    pub fn basic(&self) -> Option<Basic> {
+        match &self.shape {
+            Shape::Uniform(basic) => Some(*basic),
+            _ => None,
+        }
+    }
+
     /// The sequence of predefined types; `None` if it is unknown.
     pub fn signature(&self) -> Option<Signature> {
         let of_bytes = |layout: &Layout| {
@@ -506,7 +515,7 @@ fn not_of_the_host() -> ! {
 /// # Safety
 /// As for `copy_nonoverlapping`.
 #[inline]
-pub(crate) unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
+pub unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
     macro_rules! whole {
         ($t:ty) => {{
             // SAFETY: invariant 6: the caller lets `bytes` bytes be read, which are as many

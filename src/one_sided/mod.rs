@@ -16,5 +16,5 @@ mod raw;
 mod window;
 
 pub use osier_engine::rma::update::Change;
-pub use raw::{Brought, RawWindow, target_of};
+pub use raw::{Brought, RawWindow, Updates, target_of};
 pub use window::{Epoch, Locked, LockedAll, Posted, Started, Window};

@@ -39,7 +39,7 @@ use osier_engine::progress::core::WithThread;
 use osier_engine::rma::update::{Change, Update};
 use osier_engine::rma::word::Hold;
 use osier_engine::rma::{LockOf, Part, Path, Place, SYNC_BYTES};
-use osier_engine::view::RawView;
+use osier_engine::view::{RawView, copy_contiguous};
 use osier_transports::RegionKey;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,10 +104,36 @@ impl Record {
 /// A part that was looked into.
 struct Known {
     part: Part,
+    /// Where it lies, if it is used by address and not dynamic; else null.
+    at: *mut u8,
     /// It is locked, shared, by the epoch on all ranks.
     by_all: AtomicBool,
     /// What is known of its attached memory, in a dynamic window.
     attached: Option<Mutex<Seen>>,
+}
+
+// SAFETY: invariant 1: an address that is tied to no thread.
+unsafe impl Send for Known {}
+// SAFETY: invariant 1: whoever has a reference learns the address, and nothing more.
+unsafe impl Sync for Known {}
+
+impl Known {
+    /// Where the bytes of a target lie, if they are one run of the part that is used by address.
+    #[inline]
+    fn run(&self, target: &RawView) -> Option<*mut u8> {
+        let start = target.as_contiguous()?.addr();
+        let inside = start.checked_add(target.bytes())? <= self.part.bytes();
+        (inside && !self.at.is_null()).then(|| self.at.wrapping_add(start))
+    }
+}
+
+/// Where the bytes of a view lie, if they are one run on the host of as many bytes as that at
+/// `there`, and apart from it.
+#[inline]
+fn flat(view: &RawView, there: *mut u8, bytes: usize) -> Option<*mut u8> {
+    let at = view.as_contiguous()?;
+    let apart = at.addr().abs_diff(there.addr()) >= bytes;
+    (apart && view.bytes() == bytes).then_some(at)
 }
 
 /// The own part, or the memory of all of a shared window.
@@ -202,6 +228,20 @@ impl Drop for Inner {
     }
 }
 
+/// What updates of a rank's part of a window are like: how they are kept apart.
+///
+/// An element that others update at the same time is right in both cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Updates {
+    /// Of many elements at once: each call takes a lock of the part.
+    #[default]
+    Many,
+    /// Of single elements, by many ranks at the same time, such as counters: an atomic of the
+    /// processor for each, where all ranks use the part by address and the element has at most
+    /// eight bytes.
+    Single,
+}
+
 /// What a rank brings to a window.
 pub enum Brought {
     /// Zeroed memory is to be allocated.
@@ -220,7 +260,12 @@ impl RawWindow {
     /// # Errors
     /// As [`Communicator::window`].
     #[track_caller]
-    pub fn make(comm: &Communicator, brought: Result<Brought>, unit: u64) -> Result<Self> {
+    pub fn make(
+        comm: &Communicator,
+        brought: Result<Brought>,
+        unit: u64,
+        updates: Updates,
+    ) -> Result<Self> {
         if comm.is_inter() {
             return Err(Error::new(
                 ErrorKind::Communicator,
@@ -236,7 +281,7 @@ impl RawWindow {
         })?;
         let dynamic = matches!(brought, Ok(Brought::Dynamic));
         let brought = match brought {
-            Ok(Brought::Shared(bytes)) => return Self::make_shared(comm, bytes, unit),
+            Ok(Brought::Shared(bytes)) => return Self::make_shared(comm, bytes, unit, updates),
             Ok(Brought::Bytes(bytes)) => Held::zeroed(comm.core(), bytes),
             Ok(Brought::Memory(held)) => Ok(held),
             Ok(Brought::Dynamic) => Ok(Held::promised(std::ptr::null_mut(), 0)),
@@ -250,7 +295,7 @@ impl RawWindow {
             unit,
             holder: comm.rank() as u32,
             // What will be attached may lie anywhere.
-            by_lock: dynamic || !is_reached_by_all(&comm, &own.keys[0]),
+            by_lock: dynamic || updates == Updates::Many || !is_reached_by_all(&comm, &own.keys[0]),
         });
         let records = exchange(&comm, record.as_ref());
         Self::of(comm, own?, records?, dynamic)
@@ -258,7 +303,7 @@ impl RawWindow {
 
     /// A window whose parts rank 0 allocates.
     #[track_caller]
-    fn make_shared(comm: Communicator, bytes: usize, unit: u64) -> Result<Self> {
+    fn make_shared(comm: Communicator, bytes: usize, unit: u64, updates: Updates) -> Result<Self> {
         let mut sizes = vec![0u64; comm.size()];
         comm.allgather(&[bytes as u64], &mut sizes)?;
         let total = sizes
@@ -287,7 +332,7 @@ impl RawWindow {
             address: 0,
             unit,
             holder: 0,
-            by_lock: false,
+            by_lock: updates == Updates::Many,
         });
         let records = exchange(&comm, record.as_ref());
         let (own, mut records) = (own?, records?);
@@ -424,8 +469,10 @@ impl RawWindow {
         let bytes = record.data.bytes as usize;
         // SAFETY: invariant 1; sync blocks are made by `make` on every rank.
         let part = unsafe { Part::new(data, sync, bytes, record.by_lock) };
+        let at = part.address().filter(|_| inner.list.is_none());
         Ok(cell.get_or_init(|| Known {
             part,
+            at: at.unwrap_or(std::ptr::null_mut()),
             by_all: AtomicBool::new(false),
             attached: inner.list.as_ref().map(|_| Mutex::default()),
         }))
@@ -493,6 +540,13 @@ impl RawWindow {
     /// The bytes of `from` are readable.
     #[inline]
     pub unsafe fn put(&self, from: &RawView, rank: usize, target: &RawView) -> Result<()> {
+        if let Some(to) = self.known(rank)?.run(target)
+            && let Some(from) = flat(from, to, target.bytes())
+        {
+            // SAFETY: invariants 1 to 3; apart, as `flat` says.
+            unsafe { copy_contiguous(from, to, target.bytes()) };
+            return Ok(());
+        }
         self.with_part("put", rank, &[from], target, |part, target| {
             // SAFETY: invariants 2 and 3; apart by the check.
             unsafe { part.put(&self.path(rank), from, target) }
@@ -508,10 +562,28 @@ impl RawWindow {
     /// The bytes of `to` are writable, and nobody else uses them.
     #[inline]
     pub unsafe fn get(&self, to: &RawView, rank: usize, target: &RawView) -> Result<()> {
+        if let Some(from) = self.known(rank)?.run(target)
+            && let Some(to) = flat(to, from, target.bytes())
+        {
+            // SAFETY: invariants 1 to 3; apart, as `flat` says.
+            unsafe { copy_contiguous(from, to, target.bytes()) };
+            return Ok(());
+        }
         self.with_part("get", rank, &[to], target, |part, target| {
             // SAFETY: invariants 2 and 3; apart by the check.
             unsafe { part.get(&self.path(rank), to, target) }
         })
+    }
+
+    /// What a change does to the elements of a target.
+    #[inline]
+    fn update_of(&self, change: Change, rank: usize, target: &RawView) -> Result<Update> {
+        let pairs = matches!(change, Change::Combine(Operator::MinLoc | Operator::MaxLoc));
+        let element = match target.basic() {
+            Some(basic) if !pairs => Some(basic.into()),
+            _ => target.signature().and_then(|s| element_of(change, &s)),
+        };
+        Update::new(change, element.ok_or_else(|| of_several_types(rank))?)
     }
 
     /// Updates the elements of `target`, as [`RawWindow::put`] has it, by those of `given`; what
@@ -532,9 +604,23 @@ impl RawWindow {
         before: Option<&RawView>,
     ) -> Result<()> {
         let keeps = change == Change::Keep;
-        let signature = target.signature();
-        let element = signature.and_then(|s| element_of(change, &s));
-        let update = Update::new(change, element.ok_or_else(|| of_several_types(rank))?)?;
+        let update = self.update_of(change, rank, target)?;
+        let known = self.known(rank)?;
+        let bytes = target.bytes();
+        if let Some(at) = known.run(target)
+            && let Some(given) = match keeps {
+                true => Some(std::ptr::null_mut()),
+                false => flat(given, at, bytes),
+            }
+            && let Some(before) = match before {
+                Some(before) => flat(before, at, bytes).map(Some),
+                None => Some(None),
+            }
+        {
+            let path = self.path(rank);
+            // SAFETY: invariants 1 to 3; apart, as `flat` says.
+            return unsafe { (known.part).update_run(&path, &update, at, (given, before), bytes) };
+        }
         let both = [before.unwrap_or(given), given];
         let local = match (before, keeps) {
             (Some(_), false) => &both[..],
@@ -542,7 +628,6 @@ impl RawWindow {
             (None, false) => &both[1..],
             (None, true) => &[],
         };
-        let bytes = target.bytes();
         self.with_part("accumulate", rank, local, target, |part, target| {
             let mut packed = Vec::new();
             let operand = match given.as_contiguous() {
@@ -584,6 +669,11 @@ impl RawWindow {
         expected: u64,
         new: u64,
     ) -> Result<u64> {
+        let known = self.known(rank)?;
+        if !known.at.is_null() {
+            let path = self.path(rank);
+            return (known.part).compare_and_swap(&path, (at, size), expected, new);
+        }
         let target = RawView::untyped(std::ptr::without_provenance_mut(at), size);
         self.with_part("compare-and-swap", rank, &[], &target, |part, target| {
             let at = (target.origin.addr(), size);

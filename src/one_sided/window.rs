@@ -1,7 +1,7 @@
 //! Windows of elements, and the epochs in which they are used.
 
 use super::memory::Held;
-use super::raw::{Brought, RawWindow, target_of};
+use super::raw::{Brought, RawWindow, Updates, target_of};
 use crate::comm::{Communicator, Group};
 use osier_datatype::{Basic, Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -60,8 +60,29 @@ impl Communicator {
     /// [`ErrorKind::Communicator`] on an intercommunicator.
     #[track_caller]
     pub fn window<T: Datatype>(&self, len: usize) -> Result<Window<T>> {
+        self.window_for(len, Updates::default())
+    }
+
+    /// As [`Communicator::window`], where it is known what updates of this rank's part are like.
+    /// Collective.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let counter = comm.window_for::<u64>(1, osier::rma::Updates::Single)?;
+    /// let all = counter.lock_all();
+    /// all.fetch_and_op(1, 0, 0, osier::Op::Sum)?;
+    /// all.unlock()?;
+    /// counter.free()?;
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::window`].
+    #[track_caller]
+    pub fn window_for<T: Datatype>(&self, len: usize, updates: Updates) -> Result<Window<T>> {
         let bytes = bytes_of::<T>(len).map(Brought::Bytes);
-        self.reported(Window::make(self, bytes))
+        self.reported(Window::make(self, bytes, updates))
     }
 
     /// A window whose part of this rank is the elements of a vector, which [`Window::free`]
@@ -76,7 +97,8 @@ impl Communicator {
     pub fn window_of<T: Datatype>(&self, mut elements: Vec<T>) -> Result<Window<T>> {
         let (at, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&*elements));
         let held = Held::of_value(at, bytes, Box::new(elements));
-        self.reported(Window::make(self, Ok(Brought::Memory(held))))
+        let brought = Ok(Brought::Memory(held));
+        self.reported(Window::make(self, brought, Updates::default()))
     }
 }
 
@@ -91,10 +113,10 @@ fn bytes_of<T>(len: usize) -> Result<usize> {
 
 impl<T: Datatype> Window<T> {
     #[track_caller]
-    fn make(comm: &Communicator, brought: Result<Brought>) -> Result<Self> {
+    fn make(comm: &Communicator, brought: Result<Brought>, updates: Updates) -> Result<Self> {
         let brought = osier_engine::view::require_dense::<T>().and(brought);
         Ok(Self {
-            raw: RawWindow::make(comm, brought, size_of::<T>() as u64)?,
+            raw: RawWindow::make(comm, brought, size_of::<T>() as u64, updates)?,
             elements: PhantomData,
         })
     }

@@ -60,6 +60,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Contexts::", "not public"),
     ("RawWindow::", "not public"),
     ("Held::", "not public"),
+    ("Seen::", "not public"),
+    ("List::", "not public"),
     ("target_of", "not public"),
     (
         "Communicator::window_of",

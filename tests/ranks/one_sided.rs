@@ -1,7 +1,7 @@
 //! Windows: what is put is there, what is updated is exact, and what is wrong is named.
 
 use crate::support::{Random, Watchdog, fails, on_all, one_fails, pattern, simulated};
-use osier::rma::{Change, Window};
+use osier::rma::{Change, Updates, Window};
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, ErrorKind, Op, Type, View, ViewMut};
 use osier_transports::sim::SimOptions;
@@ -24,9 +24,11 @@ fn on_each(n: usize, f: impl Fn(Communicator) + Sync) {
     ranks_on(&of_messages(), n, &f);
 }
 
-/// A window of zeroed elements: of the library's memory, and of vectors.
-fn both_kinds(comm: &Communicator, len: usize, f: impl Fn(Window<u64>)) {
-    f(comm.window::<u64>(len).expect("a window"));
+/// A window of zeroed elements: of the library's memory, updated in both ways, and of vectors.
+fn all_kinds(comm: &Communicator, len: usize, f: impl Fn(Window<u64>)) {
+    for updates in [Updates::Many, Updates::Single] {
+        f(comm.window_for::<u64>(len, updates).expect("a window"));
+    }
     f(comm.window_of(vec![0u64; len]).expect("a window"));
 }
 
@@ -34,7 +36,7 @@ fn both_kinds(comm: &Communicator, len: usize, f: impl Fn(Window<u64>)) {
 fn what_is_put_between_fences_is_there() {
     on_each(3, |comm| {
         let (rank, size) = (comm.rank(), comm.size());
-        both_kinds(&comm, 8 * size, |window| {
+        all_kinds(&comm, 8 * size, |window| {
             for round in 0..3u64 {
                 let put = window.fenced(|epoch| {
                     for target in 0..size {
@@ -136,7 +138,7 @@ fn updates_are_exact() {
     on_each(4, |comm| {
         let (rank, size) = (comm.rank(), comm.size());
         let turns = if simulated(&comm) { 20 } else { 300 };
-        both_kinds(&comm, 4 + size * turns, |window| {
+        all_kinds(&comm, 4 + size * turns, |window| {
             let all = window.lock_all();
             for _ in 0..turns {
                 let ticket = all.fetch_and_op(1, 0, 0, Op::Sum).expect("a ticket") as usize;
@@ -227,7 +229,7 @@ fn what_was_there_is_got_with_each_update() {
 fn one_rank_has_a_lock_at_a_time() {
     on_each(4, |comm| {
         let turns = if simulated(&comm) { 12 } else { 200 };
-        both_kinds(&comm, 2, |window| {
+        all_kinds(&comm, 2, |window| {
             for turn in 0..turns {
                 let target = turn % comm.size();
                 let locked = window.lock(target).expect("lock");
@@ -359,10 +361,12 @@ fn sequence(comm: &Communicator, seed: u64) {
     const LEN: usize = 40;
     let mut random = Random::new(seed);
     let size = comm.size();
-    let window = match seed % 2 {
-        0 => comm.window::<i16>(LEN).expect("a window"),
-        _ => comm.window_of(vec![0i16; LEN]).expect("a window"),
+    let window = match seed % 3 {
+        0 => comm.window::<i16>(LEN),
+        1 => comm.window_for::<i16>(LEN, Updates::Single),
+        _ => comm.window_of(vec![0i16; LEN]),
     };
+    let window = window.expect("a window");
     let mut model = vec![[0i16; LEN]; size];
     for _ in 0..40 {
         let (actor, target) = (random.below(size), random.below(size));

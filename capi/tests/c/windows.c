@@ -58,6 +58,7 @@ static void counters(MPI_Comm comm) {
     OK(MPI_Win_allocate(8 * sizeof(long), sizeof(long), MPI_INFO_NULL, comm, &numbers, &win));
     CHECK((size_t)numbers % sizeof(long) == 0);
     for (int i = 0; i < 8; i++) CHECK(numbers[i] == 0);
+    OK(MPI_Barrier(comm));
     OK(MPI_Win_lock_all(0, win));
     for (int turn = 0; turn < 100; turn++) {
         MPI_Request request;

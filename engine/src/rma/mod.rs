@@ -44,7 +44,7 @@ use crate::progress::access::{Begun, Reached};
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::Lane;
-use crate::view::RawView;
+use crate::view::{RawView, copy_contiguous};
 use osier_transports::{AtomicOp, RegionKey, RegionKind};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -62,6 +62,9 @@ const BOUNCE_BYTES: usize = 32 << 10;
 const MOST_UNDER_WAY: usize = 16;
 /// Polls between two attempts to take a lock that only the transport reaches. Not tuned.
 const REMOTE_POLLS: u32 = 16;
+/// Attempts to take a lock that another rank has, before this one does other things meanwhile.
+/// Not tuned.
+const SPINS: u32 = 64;
 /// Attempts to take a lock before the one that has it is asked to wake this rank, which costs it
 /// a system call: fewer than a thread makes before it sleeps. Not tuned.
 const AWAKE_ATTEMPTS: u32 = 100;
@@ -230,17 +233,11 @@ impl Place {
     ///
     /// # Safety
     /// Invariants 1 and 2.
-    #[inline]
+    #[inline(always)]
     unsafe fn atomic(&self, path: &Path<'_>, offset: usize, op: AtomicOp) -> Result<u64> {
         let at = match self {
             Place::At(at) => at.wrapping_add(offset),
-            Place::Region(key) | Place::Served(key) => {
-                let mut once = Some(op);
-                return path.each(|lane| {
-                    let op = once.take()?;
-                    Some(lane.begin_atomic(path.peer, key, offset as u64, op))
-                });
-            }
+            Place::Region(key) | Place::Served(key) => return far_atomic(path, key, offset, op),
         };
         // SAFETY: invariants 1, 2 and 4.
         let word = unsafe { AtomicU64::from_ptr(at.cast()) };
@@ -328,6 +325,16 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// An atomic on a region that is not reached by address.
+#[inline(never)]
+fn far_atomic(path: &Path<'_>, key: &RegionKey, offset: usize, op: AtomicOp) -> Result<u64> {
+    let mut once = Some(op);
+    path.each(|lane| {
+        let op = once.take()?;
+        Some(lane.begin_atomic(path.peer, key, offset as u64, op))
+    })
 }
 
 /// A view whose addresses count from the first byte of a place that lies there.
@@ -482,6 +489,15 @@ impl Part {
         mut held: Holders,
     ) -> Result<()> {
         let apply = |op| self.apply(path, lock, op);
+        if let Place::At(_) = self.sync {
+            // Locks of updates are held for a moment.
+            for _ in 0..path.core.spin_polls().min(SPINS) {
+                std::hint::spin_loop();
+                if let Tried::Taken = word::try_again(hold, path.own, false, apply)? {
+                    return Ok(());
+                }
+            }
+        }
         let mut attempts = 0u32;
         let mut attempt = || -> Option<Result<()>> {
             if held.alone == Some(path.own) {
@@ -525,6 +541,17 @@ impl Part {
         }
     }
 
+    #[cold]
+    fn outside(&self, rank: u32, offset: usize, size: usize) -> Error {
+        Error::new(
+            ErrorKind::WindowRange,
+            format!(
+                "compare-and-swap with rank {rank}: {size} bytes at {offset} of a part of {} bytes",
+                self.bytes
+            ),
+        )
+    }
+
     /// Gives a lock of the part back, which this rank has.
     ///
     /// # Errors
@@ -536,6 +563,7 @@ impl Part {
     }
 
     /// Runs `f` under the lock of updates.
+    #[inline]
     fn alone<R>(&self, path: &Path<'_>, f: impl FnOnce() -> Result<R>) -> Result<R> {
         self.lock(path, LockOf::Updates, Hold::Exclusive)?;
         let done = f();
@@ -611,6 +639,11 @@ impl Part {
         given: *const u8,
         before: Option<*mut u8>,
     ) -> Result<()> {
+        if let (Place::At(at), Some(start)) = (self.data, target.as_contiguous()) {
+            let at = at.wrapping_add(start.addr());
+            // SAFETY: invariant 5: the caller's contract.
+            return unsafe { self.update_run(path, update, at, (given, before), target.bytes()) };
+        }
         if let Some(at) = self.atomic_at(target, update) {
             each_run(target, |run, packed| {
                 let to = at.wrapping_add(run.start);
@@ -639,12 +672,45 @@ impl Part {
         })
     }
 
+    /// As [`Part::update`], of elements that lie at an address, one after the other.
+    ///
+    /// # Errors
+    /// As [`Part::lock`].
+    ///
+    /// # Safety
+    /// As there; the part is used by address, and the bytes lie in it.
+    #[inline]
+    #[track_caller]
+    pub unsafe fn update_run(
+        &self,
+        path: &Path<'_>,
+        update: &Update,
+        at: *mut u8,
+        (given, before): (*const u8, Option<*mut u8>),
+        bytes: usize,
+    ) -> Result<()> {
+        if !self.by_lock && update.is_atomic_at(at) {
+            // SAFETY: invariants 1 to 5; aligned, and updated by atomics by all ranks.
+            unsafe { update.each(at, given, before, bytes) };
+            return Ok(());
+        }
+        self.alone(path, || {
+            if let Some(before) = before {
+                // SAFETY: invariants 1, 2 and 5.
+                unsafe { copy_contiguous(at, before, bytes) };
+            }
+            // SAFETY: invariants 1, 2, 4 and 5; this rank has the lock.
+            unsafe { update.packed(at, given, bytes) }
+        })
+    }
+
     /// Replaces an element of `size` bytes at `offset` by `new`, if it is `expected`; what was
     /// there. All are in the lower bytes of words.
     ///
     /// # Errors
-    /// As [`Part::lock`]; of kind [`ErrorKind::Argument`], if the element does not lie inside or
-    /// has more than eight bytes.
+    /// As [`Part::lock`]; of kind [`ErrorKind::WindowRange`], if the element does not lie inside
+    /// or has more than eight bytes.
+    #[inline]
     #[track_caller]
     pub fn compare_and_swap(
         &self,
@@ -654,19 +720,25 @@ impl Part {
         new: u64,
     ) -> Result<u64> {
         if size > size_of::<u64>() || offset.checked_add(size).is_none_or(|end| end > self.bytes) {
-            return Err(Error::new(
-                ErrorKind::Argument,
-                format!("{size} bytes at {offset} of a part of {} bytes", self.bytes),
-            ));
+            return Err(self.outside(path.peer, offset, size));
         }
-        if let Place::At(at) = self.data
-            && !self.by_lock
-            && matches!(size, 1 | 2 | 4 | 8)
-            && at.wrapping_add(offset).addr().is_multiple_of(size)
-        {
+        if let Place::At(at) = self.data {
             let at = at.wrapping_add(offset);
-            // SAFETY: invariants 1, 2 and 4; aligned, and updated by atomics by all ranks.
-            return Ok(unsafe { update::compare_and_swap(at, size, expected, new) });
+            let fits = matches!(size, 1 | 2 | 4 | 8) && at.addr().is_multiple_of(size);
+            if !self.by_lock && fits {
+                // SAFETY: invariants 1, 2 and 4; aligned, and updated by atomics by all ranks.
+                return Ok(unsafe { update::compare_and_swap(at, size, expected, new) });
+            }
+            return self.alone(path, || {
+                // SAFETY: invariants 1, 2 and 4; at most eight bytes.
+                let there = unsafe { update::load(at, size) };
+                if there == expected {
+                    let from = (&raw const new).cast();
+                    // SAFETY: invariants 1, 2 and 4; this rank has the lock.
+                    unsafe { copy_contiguous(from, at, size) };
+                }
+                Ok(there)
+            });
         }
         let mut there = 0u64;
         let word = RawView::untyped((&raw mut there).cast(), size);

@@ -51,7 +51,12 @@ impl Update {
     /// # Errors
     /// Of kind [`ErrorKind::Datatype`], if the operator does not combine them.
     pub fn new(change: Change, element: Element) -> Result<Self> {
-        if let Change::Combine(operator) = change {
+        let is_short = element.size() <= size_of::<u64>();
+        let known = |operator: Operator| is_short && operator.is_defined_for(element);
+        if let Change::Combine(operator) = change
+            && !known(operator)
+        {
+            // Some arithmetic is missing on some processors.
             let nothing = &mut [0u8; 0];
             let at = nothing.as_mut_ptr();
             // SAFETY: invariant 2: of no bytes.
@@ -136,6 +141,43 @@ impl Update {
         }
     }
 
+    /// Adds one element, without a loop where it is a usual number.
+    ///
+    /// # Errors
+    /// As [`Update::packed`].
+    ///
+    /// # Safety
+    /// As there, of one element.
+    #[inline]
+    unsafe fn sum_of_one(&self, at: *mut u8, given: *const u8) -> Result<()> {
+        macro_rules! add {
+            ($number:ty, $add:expr) => {{
+                let (at, given) = (at.cast::<$number>(), given.cast::<$number>());
+                // SAFETY: invariant 2: an element of this type.
+                let there = unsafe { at.read_unaligned() };
+                // SAFETY: invariant 2: an element of this type.
+                let given = unsafe { given.read_unaligned() };
+                let add: fn($number, $number) -> $number = $add;
+                // SAFETY: invariant 2: an element of this type.
+                unsafe { at.write_unaligned(add(there, given)) };
+                return Ok(());
+            }};
+        }
+        match self.element {
+            Element::Basic(Basic::F64) => add!(f64, |a, b| a + b),
+            Element::Basic(Basic::F32) => add!(f32, |a, b| a + b),
+            Element::Basic(basic) if is_whole(basic) => match self.size() {
+                8 => add!(u64, u64::wrapping_add),
+                4 => add!(u32, u32::wrapping_add),
+                _ => {}
+            },
+            _ => {}
+        }
+        // SAFETY: invariant 2: the result is the left operand.
+        unsafe { Operator::Sum.combine_raw(self.element, at, given, at, self.size()) }?;
+        Ok(())
+    }
+
     /// Updates packed elements without atomics.
     ///
     /// # Errors
@@ -144,11 +186,16 @@ impl Update {
     /// # Safety
     /// `bytes` bytes at `at` are readable and writable, and nobody else's; as many are readable
     /// at `given`, unless the update keeps.
+    #[inline]
     pub unsafe fn packed(&self, at: *mut u8, given: *const u8, bytes: usize) -> Result<()> {
         match self.change {
             Change::Keep => {}
             // SAFETY: invariant 2.
             Change::Replace => unsafe { std::ptr::copy(given, at, bytes) },
+            Change::Combine(Operator::Sum) if bytes == self.size() => {
+                // SAFETY: invariant 2: an element.
+                unsafe { self.sum_of_one(at, given) }?;
+            }
             Change::Combine(operator) => {
                 // SAFETY: invariant 2: the result is the left operand.
                 unsafe { operator.combine_raw(self.element, at, given, at, bytes) }?;
@@ -163,7 +210,7 @@ impl Update {
 /// # Safety
 /// `bytes` bytes are readable, at most eight.
 #[inline]
-unsafe fn load(at: *const u8, bytes: usize) -> u64 {
+pub(super) unsafe fn load(at: *const u8, bytes: usize) -> u64 {
     let mut word = 0u64;
     // SAFETY: invariant 2, and a word has eight.
     unsafe { std::ptr::copy_nonoverlapping(at, (&raw mut word).cast(), bytes) };

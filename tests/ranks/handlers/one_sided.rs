@@ -1,11 +1,16 @@
 //! Calls on windows that fail.
 
 use super::Bench;
+use osier::rma::Updates;
 use osier::{Communicator, Op, Type};
 
 pub(super) fn check(comm: &Communicator, b: &Bench) {
     let (me, bad) = (comm.rank(), comm.size());
     b.check("Communicator::window", || comm.window::<u64>(usize::MAX));
+    let single = Updates::Single;
+    b.check("Communicator::window_for", || {
+        comm.window_for::<u64>(usize::MAX, single)
+    });
     let window = comm.window::<u64>(2).expect("a window");
     b.check("Window::len_of", || window.len_of(bad));
     b.check("Window::reach_of", || window.reach_of(bad));
