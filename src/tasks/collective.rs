@@ -142,6 +142,9 @@ impl Node {
         graph.limit_runs(self.at_once);
         let told = channels.clone();
         graph.explain(family, move |run| channel_of(&told, run).awaited());
+        // Invariant 3.
+        let told = channels.clone();
+        graph.on_given_up(family, move |run| channel_of(&told, run).close());
         let (begin, firings) = (Arc::new(begin), self.firings);
         graph.tasks(family, move |[_]: [usize; 1]| Firing {
             channels: channels.clone(),

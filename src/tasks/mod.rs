@@ -57,7 +57,8 @@ pub struct Graph {
 }
 
 /// A run of a graph that was opened and has not begun: [`Graph::open`]. Dropped, it ends the
-/// tasks of other ranks that need messages of this one.
+/// tasks of other ranks that need messages of this one, and collectives that are tasks of the
+/// graph: those fail in later runs, too.
 pub struct Run<'a> {
     graph: &'a Graph,
     opened: linked::Opened,

@@ -68,6 +68,9 @@ pub struct Awaited {
 /// What the task of a rank waits for in a run, by its number.
 pub type Explain = dyn Fn(u32) -> Awaited + Send + Sync;
 
+/// Told that this rank takes no part in a run that it has opened, by its number.
+pub type GivenUp = dyn Fn(u32) + Send + Sync;
+
 /// Tasks of one kind, over the coordinates of a space.
 pub struct FamilyDescription {
     pub name: String,
@@ -80,6 +83,7 @@ pub struct FamilyDescription {
     pub priority: Option<Box<Number>>,
     /// Of a family with one task on each rank.
     pub explain: Option<Box<Explain>>,
+    pub given_up: Option<Box<GivenUp>>,
 }
 
 /// Edges from an output port of each task of one family to an input port of tasks of
@@ -194,6 +198,7 @@ impl Description {
             make: None,
             priority: None,
             explain: None,
+            given_up: None,
         });
         Family(self.families.len() as u32 - 1)
     }
@@ -325,6 +330,13 @@ impl Description {
         explain: impl Fn(u32) -> Awaited + Send + Sync + 'static,
     ) {
         self.families[family.0 as usize].explain = Some(Box::new(explain));
+    }
+
+    /// Says what is to be done where this rank takes no part in a run that it has opened. For
+    /// layers above.
+    #[doc(hidden)]
+    pub fn on_given_up(&mut self, family: Family, f: impl Fn(u32) + Send + Sync + 'static) {
+        self.families[family.0 as usize].given_up = Some(Box::new(f));
     }
 
     /// Of the tasks of a rank that are ready, one of the highest priority runs, the oldest first:

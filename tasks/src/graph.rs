@@ -53,6 +53,13 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// This rank takes no part in a run that it has opened, of this number.
+    pub fn give_up(&self, run: u32) {
+        let families = self.description.families.iter();
+        let told = families.filter_map(|family| family.given_up.as_deref());
+        told.for_each(|given_up| given_up(run));
+    }
+
     /// Builds a graph. Collective.
     ///
     /// # Errors

@@ -72,6 +72,7 @@ impl Drop for Opened {
         if !self.taken {
             self.core
                 .with(&self.lane, |lane| lane.abandon_edges(self.run));
+            self.graph.give_up(self.run.number());
         }
     }
 }

@@ -154,6 +154,43 @@ fn a_child_graph_with_a_task_left_behind_ends() {
     });
 }
 
+/// A rank opens a run and takes no part in it: the collectives of the others fail.
+#[test]
+fn a_run_that_is_given_up_ends_its_nodes_on_the_others() {
+    on_all(3, |comm| {
+        let mut graph = Description::new();
+        let cells = graph.family("cell", &[comm.size()], Placement::Block);
+        let (out, sum) = (graph.output(cells, "out"), graph.input::<u64>(cells, "sum"));
+        let node = Node::new("total", 1).add(&mut graph, &comm, |comm, own: Vec<u64>| {
+            let request = comm.iallreduce(own, vec![0u64], Op::Sum)?;
+            Ok(async { request.await.map(|(_, sum)| sum) })
+        });
+        let node = node.expect("a communicator");
+        graph.begins(out);
+        graph.connect_here(out, node.input);
+        graph.connect_here(node.output, sum);
+        struct Cell(osier::task::Out<u64>);
+        impl Task for Cell {
+            fn init(&mut self, cx: &mut Context<'_>) -> Result<Next, TaskError> {
+                cx.put(self.0, &[1]);
+                Ok(Next::Wait)
+            }
+
+            fn execute(&mut self, _: &mut Context<'_>) -> Result<Next, TaskError> {
+                Err("a sum of all".into())
+            }
+        }
+        graph.tasks(cells, move |[_]: [usize; 1]| Cell(out));
+        let graph = Graph::build(&comm, graph).expect("a graph");
+        match comm.rank() {
+            1 => drop(graph.open().expect("a run")),
+            _ => {
+                fails(graph.run().map(drop), ErrorKind::Task, &["task total["]);
+            }
+        }
+    });
+}
+
 /// A cell of one rank fails before its node has begun a call: the calls of the other ranks fail,
 /// and do so at once in later runs.
 #[test]
