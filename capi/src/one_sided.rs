@@ -177,6 +177,8 @@ fn swap(
     on: Handle,
 ) -> Res {
     let win = win(on)?;
+    // C's characters are small numbers, as in reductions.
+    let ty = operand(ty, MPI_SUM);
     let Some(target) = target(win, rank, disp, 1 as Count, ty)? else {
         return Ok(());
     };

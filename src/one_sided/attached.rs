@@ -22,9 +22,9 @@ use super::memory::Held;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
-use osier_engine::rma::{Part, Path};
+use osier_engine::rma::{Part, Path, Place};
 use osier_engine::view::RawView;
-use osier_transports::RegionKey;
+use osier_transports::{RegionKey, RegionKind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -213,12 +213,24 @@ impl Seen {
                 break (version, bytes);
             }
         };
-        let mut parts = BTreeMap::new();
+        let mut ranges: Vec<(u64, RegionKey)> = Vec::new();
         for entry in bytes.chunks_exact(ENTRY_BYTES) {
             let (start, wire) = entry.split_at(8);
             let start = u64::from_le_bytes(start.try_into().unwrap_or_default());
             let range = RegionKey::from_wire(wire).ok_or_else(|| of_nobody(path.peer))?;
-            let place = path.place(&range);
+            match ranges.last_mut() {
+                Some((before, last)) if goes_on((*before, last), (start, &range)) => {
+                    last.bytes += range.bytes;
+                }
+                _ => ranges.push((start, range)),
+            }
+        }
+        let mut parts = BTreeMap::new();
+        for (start, range) in ranges {
+            let place = match path.peer == path.own {
+                true => Place::At(std::ptr::with_exposed_provenance_mut(start as usize)),
+                false => path.place(&range),
+            };
             // SAFETY: invariant 3; the sync block is the window's.
             let part = unsafe { of.beside(place, range.bytes as usize) };
             parts.insert(start, part);
@@ -227,6 +239,14 @@ impl Seen {
         self.parts = parts;
         Ok(())
     }
+}
+
+/// Whether a range begins where the one before ends, also as transports name them: an access may
+/// lie in both.
+fn goes_on((before, last): (u64, &RegionKey), (start, range): (u64, &RegionKey)) -> bool {
+    let by_place = matches!(range.kind, RegionKind::Process | RegionKind::Window);
+    let same = (last.kind, last.owner) == (range.kind, range.owner);
+    by_place && same && before + last.bytes == start && last.base + last.bytes == range.base
 }
 
 fn of_nobody(rank: u32) -> Error {

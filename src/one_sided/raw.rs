@@ -520,7 +520,9 @@ impl RawWindow {
         f: impl FnOnce(&Part, &RawView) -> Result<R>,
     ) -> Result<R> {
         let known = self.known(rank)?;
-        if let Some(seen) = &known.attached {
+        if let Some(seen) = &known.attached
+            && target.bytes() > 0
+        {
             let sync = (&known.part, &self.0.records[rank].sync);
             let (part, target) = Seen::find(seen, &self.path(rank), sync, target)?;
             check(what, rank, local, &part, &target)?;
@@ -604,6 +606,10 @@ impl RawWindow {
         before: Option<&RawView>,
     ) -> Result<()> {
         let keeps = change == Change::Keep;
+        if target.bytes() == 0 {
+            // Of no type.
+            return self.known(rank).map(drop);
+        }
         let update = self.update_of(change, rank, target)?;
         let known = self.known(rank)?;
         let bytes = target.bytes();

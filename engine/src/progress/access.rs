@@ -226,6 +226,13 @@ impl Lane {
 
     /// How a region of a peer's part of a window is reached.
     pub fn reach_of(&mut self, peer: u32, key: &RegionKey) -> Reached {
+        let own = peer == self.port.own;
+        if let Some(at) = own
+            .then(|| self.port.accesses.place(key, 0, key.bytes))
+            .flatten()
+        {
+            return Reached::At(at);
+        }
         if let Some(at) = self.port.links.mapped_writable(peer, key) {
             return Reached::At(at);
         }

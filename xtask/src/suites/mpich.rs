@@ -10,9 +10,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Folders of what Osier has. One-sided calls, files, spawning and Fortran are not there;
+/// Folders of what Osier has. Files, spawning and Fortran are not there;
 /// `ft`, `impls` and `mpi_t` are of MPICH alone.
-const FOLDERS: [&str; 25] = [
+const FOLDERS: [&str; 28] = [
     "attr",
     "coll",
     "comm",
@@ -24,6 +24,7 @@ const FOLDERS: [&str; 25] = [
     "errors/datatype",
     "errors/group",
     "errors/pt2pt",
+    "errors/rma",
     "errors/session",
     "errors/topo",
     "group",
@@ -31,12 +32,14 @@ const FOLDERS: [&str; 25] = [
     "init",
     "part",
     "pt2pt",
+    "rma",
     "session",
     "threads/coll",
     "threads/comm",
     "threads/init",
     "threads/part",
     "threads/pt2pt",
+    "threads/rma",
     "topo",
 ];
 
