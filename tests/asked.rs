@@ -19,11 +19,12 @@
 //! | `collective-seeds` | seeds of jobs that lose a rank | `processes` |
 //! | `graph-kills` | graphs that lose a rank | `graph_deaths` |
 //! | `rank-graphs` | random task graphs of real ranks | `ranks` |
+//! | `window-programs` | random programs of windows | `ranks` |
 //! | `first-step` | where a sample of deaths begins | `device_deaths`, `one_kernel` |
 //! | `skip` | what tests may do without, of the keys in `tests/needs.rs` | all that use it |
 
 /// Each key, for what is not known to be refused.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "graphs",
     "trees",
     "seed",
@@ -41,6 +42,7 @@ const KEYS: [&str; 19] = [
     "collective-seeds",
     "graph-kills",
     "rank-graphs",
+    "window-programs",
     "first-step",
     "skip",
 ];

@@ -3,6 +3,9 @@
 //! Nothing here measures time or sleeps to be in time; a watchdog ends a test
 //! that hangs (see [`support::on_all`]).
 
+#[path = "../asked.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
+mod asked;
 mod bad_input;
 mod blocks;
 mod checks;

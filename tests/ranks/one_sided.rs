@@ -425,6 +425,103 @@ fn sequence(comm: &Communicator, seed: u64) {
     window.free().expect("free");
 }
 
+/// All ranks at once, in phases between fences: cells that one of them has for a phase are written
+/// and read by it alone, all others are summed by anybody. What is there behind each fence is what
+/// a sequential memory has. `OSIER_TEST=window-programs=N` says how many seeds.
+#[test]
+fn concurrent_accesses_end_as_those_of_a_sequential_memory() {
+    let seeds = crate::asked::number("window-programs").unwrap_or(40);
+    let _watchdog = Watchdog::start();
+    let networks = Network::all().into_iter().chain(Network::virtual_ranks());
+    for network in networks.chain([of_messages()]) {
+        for seed in 0..seeds {
+            ranks_on(&network, 3, |comm| phases(&comm, seed));
+        }
+    }
+}
+
+fn phases(comm: &Communicator, seed: u64) {
+    const LEN: usize = 24;
+    let (rank, size) = (comm.rank(), comm.size());
+    // The same on all ranks.
+    let mut shared = Random::new(seed);
+    let mut own = Random::new(seed * 31 + rank as u64 + 1);
+    let window = match seed % 3 {
+        0 => comm.window::<i64>(LEN),
+        1 => comm.window_for::<i64>(LEN, Updates::Single),
+        _ => comm.window_of(vec![0i64; LEN]),
+    };
+    let window = window.expect("a window");
+    // What cells are, as far as this rank knows, and what it has added to others.
+    let mut sums = vec![0i64; size * LEN];
+    let mut values = vec![0i64; size * LEN];
+    for _ in 0..4 {
+        let owners: Vec<usize> = (0..size * LEN).map(|_| shared.below(2 * size)).collect();
+        let all = (shared.below(2) == 0).then(|| window.lock_all());
+        for _ in 0..own.below(25) {
+            let cell = own.below(size * LEN);
+            let (target, at) = (cell / LEN, cell % LEN);
+            let locked = match &all {
+                Some(_) => None,
+                None => Some(window.lock_shared(target).expect("lock")),
+            };
+            let epoch = match (&all, &locked) {
+                (Some(all), _) => &**all,
+                (None, Some(locked)) => &**locked,
+                (None, None) => unreachable!("one of them"),
+            };
+            let value = own.below(1000) as i64 - 500;
+            match owners[cell] {
+                owner if owner == rank => {
+                    let known = values[cell];
+                    if own.below(3) == 0 {
+                        let mut got = [0i64];
+                        epoch.get(&mut got, target, at).expect("get");
+                        assert_eq!(got[0], known, "seed {seed}");
+                        let was = epoch.compare_and_swap(known, value, target, at);
+                        assert_eq!(was.expect("swap"), known, "seed {seed}");
+                    } else {
+                        epoch.put(&value, target, at).expect("put");
+                    }
+                    values[cell] = value;
+                }
+                owner if owner >= size => {
+                    match own.below(2) {
+                        0 => epoch.accumulate(&value, target, at, Op::Sum).expect("sum"),
+                        _ => drop(epoch.fetch_and_op(value, target, at, Op::Sum).expect("sum")),
+                    }
+                    sums[cell] += value;
+                }
+                _ => {}
+            }
+        }
+        drop(all);
+        window.fence().expect("fence");
+        // Everybody learns what has become of all cells.
+        let mut told: Vec<i64> = (0..size * LEN)
+            .flat_map(|cell| {
+                let mine = i64::from(owners[cell] == rank);
+                [mine, mine * values[cell], sums[cell]]
+            })
+            .collect();
+        comm.allreduce(&told.clone(), &mut told, Op::Sum)
+            .expect("sum");
+        let there = window.to_vec().expect("a copy");
+        for (cell, told) in told.chunks_exact(3).enumerate() {
+            values[cell] = match told[0] {
+                0 => values[cell] + told[2],
+                _ => told[1],
+            };
+            if cell / LEN == rank {
+                assert_eq!(there[cell % LEN], values[cell], "seed {seed}, cell {cell}");
+            }
+        }
+        sums.fill(0);
+        window.fence().expect("fence");
+    }
+    window.free().expect("free");
+}
+
 /// A rank dies with a lock: who waits for it learns its name, and the next one has it.
 #[test]
 fn locks_of_a_rank_that_dies_are_released() {

@@ -1,12 +1,5 @@
 //! Random graphs of tasks, with collectives as nodes, against the interpreter of the simulation.
 
-#[path = "../asked.rs"]
-#[allow(
-    dead_code,
-    clippy::duplicate_mod,
-    reason = "other tests use more of it"
-)]
-mod asked;
 #[path = "../../tasks/tests/random/case.rs"]
 #[allow(dead_code, reason = "the simulation uses more of it")]
 mod case;
@@ -29,7 +22,7 @@ mod api {
 /// `OSIER_TEST=rank-graphs=N` says how many.
 #[test]
 fn graphs_with_collectives_give_the_bits_of_the_interpreter() {
-    let graphs = asked::number("rank-graphs").unwrap_or(30);
+    let graphs = crate::asked::number("rank-graphs").unwrap_or(30);
     for ranks in [1, 2, 3] {
         on_all(ranks, |comm| {
             for seed in (0..graphs).filter(|seed| seed % 3 + 1 == ranks as u64) {
