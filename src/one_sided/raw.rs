@@ -171,7 +171,7 @@ struct Inner {
     /// This rank's attached memory, in a dynamic window.
     list: Option<Mutex<List>>,
     /// Serves others while this rank computes, where they need it.
-    _serves: Option<WithThread>,
+    serves: Option<WithThread>,
 }
 
 /// A window in bytes. Clones are the same window.
@@ -180,20 +180,25 @@ pub struct RawWindow(Arc<Inner>);
 
 /// A window that no handle has any more, until all ranks have given it back.
 struct Grave {
-    over: Collective<()>,
-    own: Option<Own>,
-    _list: Option<Mutex<List>>,
+    /// A barrier, behind which nobody uses the memory.
+    over: Option<Collective<()>>,
+    memory: Option<(Own, Option<Mutex<List>>)>,
     comm: Communicator,
+    _serves: Option<WithThread>,
 }
 
 impl Grave {
-    /// Whether all ranks have given it back; its memory is given back then.
+    /// Whether nothing is left to wait for. The memory is given back then, if all ranks have
+    /// given the window back.
     fn is_over(&mut self) -> bool {
-        if !self.over.test() {
+        if self.over.as_mut().is_some_and(|over| !over.test()) {
             return false;
         }
-        if let Some(own) = self.own.take() {
-            own.give_back(&self.comm);
+        let ended = self.over.take().map(Collective::wait);
+        match (self.memory.take(), ended) {
+            (Some((own, _)), Some(Ok(()))) => drop(own.give_back(&self.comm)),
+            // Invariant 1: a rank has failed, and others may still use it.
+            (memory, _) => std::mem::forget(memory),
         }
         true
     }
@@ -216,10 +221,10 @@ impl Drop for Inner {
         match self.comm.ibarrier() {
             Ok(over) => {
                 let mut grave = Grave {
-                    over,
-                    own: Some(own),
-                    _list: self.list.take(),
+                    over: Some(over),
+                    memory: Some((own, self.list.take())),
                     comm: self.comm.clone(),
+                    _serves: self.serves.take(),
                 };
                 self.comm.member().keep(Box::new(move || grave.is_over()));
             }
@@ -363,7 +368,7 @@ impl RawWindow {
             on_all: Mutex::new(0),
             own: Some(own),
             list: dynamic.then(Mutex::default),
-            _serves: serves,
+            serves,
         })))
     }
 

@@ -21,6 +21,7 @@ mod one_kernel;
 mod reductions;
 mod scribbles;
 mod still;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -138,6 +139,7 @@ fn main() -> ExitCode {
         ["matrix", ref what @ ..] => matrix::run(comm, what),
         ["collectives", ref what @ ..] => collectives::run(comm, what),
         ["delay", ref what @ ..] => delayed::run(comm, what),
+        ["windows", ref what @ ..] => windows::run(comm, what),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
@@ -160,6 +162,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
         ["one-kernel", what @ ..] => one_kernel::run(&comm, what),
         ["mapped", what @ ..] => mapped::run(&comm, what),
         ["delay", what @ ..] => delayed::run(&comm, what),
+        ["windows", what @ ..] => windows::run(&comm, what),
         ["matrix", what @ ..] => matrix::run(&comm, what),
         ["crowd"] => crowd(&comm),
         ["hang", how] => hang(&comm, how),

@@ -1,0 +1,61 @@
+//! Windows of processes: how they are reached, exact counters with more ranks than cores, targets
+//! that are stopped, holders of locks that are killed.
+
+mod support;
+
+use support::{finish, job};
+
+#[test]
+fn counters_of_more_ranks_than_cores_end_exact() {
+    for ranks in [2, 8] {
+        let done = finish(&mut job(ranks, &[], &["windows", "counters", "200"]));
+        let all: Vec<usize> = (0..ranks).collect();
+        done.through(&all).code(0);
+    }
+}
+
+/// Ranks that are threads of two processes count, too.
+#[test]
+fn counters_of_threads_and_processes_end_exact() {
+    let options = ["--ranks-per-process", "2"];
+    let done = finish(&mut job(
+        4,
+        &options,
+        &["run", "windows", "counters", "100"],
+    ));
+    done.through(&[0, 1, 2, 3]).code(0);
+}
+
+#[test]
+fn parts_are_reached_by_what_there_is() {
+    let what = ["windows", "reach", "address", "cross-memory attach"];
+    finish(&mut job(2, &[], &what)).through(&[0, 1]).code(0);
+}
+
+/// What is delayed goes by messages.
+#[test]
+fn delayed_accesses_are_messages() {
+    let what = ["windows", "reach", "messages", "messages"];
+    let options = ["--delay", "200us"];
+    finish(&mut job(2, &options, &what))
+        .through(&[0, 1])
+        .code(0);
+    let what = ["windows", "counters", "5"];
+    let options = ["--delay", "20us"];
+    finish(&mut job(3, &options, &what))
+        .through(&[0, 1, 2])
+        .code(0);
+}
+
+#[test]
+fn a_stopped_target_keeps_nobody_waiting() {
+    let done = finish(&mut job(2, &[], &["windows", "stopped"]));
+    done.through(&[0, 1]).code(0);
+}
+
+#[test]
+fn locks_of_a_killed_rank_are_released() {
+    let options = ["--on-death", "report"];
+    let done = finish(&mut job(3, &options, &["windows", "killed"]));
+    done.through(&[0, 2]);
+}
