@@ -3,25 +3,84 @@
 //! An access is over when its call returns: requests of these calls are complete.
 
 use crate::abi::*;
-use crate::buffers::{Address, MemoryMut, view, view_mut};
+use crate::buffers::{Address, MemoryMut, elements, view, view_mut};
 use crate::call::{On, mpi};
 use crate::complete;
 use crate::epochs::{Allowed, Epochs, Held};
 use crate::fail::{Fail, Int, Res, argument, bad_op, count, put};
-use crate::objects::{REQUESTS, ctype, group, lock};
+use crate::objects::{Element, REQUESTS, ctype, group, lock};
 use crate::ops::{known, operand};
 use crate::windows::{Win, win};
 use crate::work::{Pending, Work};
 use osier::rma::{Change, target_of};
 use osier::{Buffer, BufferMut};
 use osier_engine::rma::word::Hold;
-use osier_engine::view::RawView;
+use osier_engine::view::{RawView, copy_contiguous};
 use std::sync::atomic::{Ordering, fence};
 
 /// The target of an access, which may be nobody.
 struct Target {
     rank: usize,
     view: RawView,
+}
+
+/// Whether an epoch allows accesses to a rank.
+#[inline]
+fn allow(win: &Win, rank: usize) -> Res {
+    let allowed = match win.quick.look(rank) {
+        Some(allowed) => allowed,
+        None => with_epochs(win, |epochs| epochs.access(rank))?,
+    };
+    if allowed == Allowed::OfAll {
+        win.raw.lock_of_all(rank)?;
+    }
+    Ok(())
+}
+
+/// A displacement in bytes.
+#[inline]
+fn offset(win: &Win, rank: usize, disp: Aint) -> Res<usize> {
+    let unit = win.raw.unit_of(rank).unwrap_or(1) as isize;
+    let at = disp.checked_mul(unit).ok_or_else(|| {
+        Fail::new(
+            MPI_ERR_DISP,
+            format!("displacement {disp} in units of {unit} bytes"),
+        )
+    })?;
+    Ok(at.cast_unsigned())
+}
+
+/// Where elements of predefined types lie on both sides, if a copy of bytes is all there is to do
+/// in an access that its epoch allows: the origin's, those in the window, and how many bytes.
+#[inline]
+fn plain<N: Int>(win: &Win, local: Local<N>, remote: Remote<N>) -> Res<Option<Run>> {
+    let (rank, disp, n, ty) = remote;
+    let Some(own) = elements(local.0, local.1, local.2).and_then(|own| own.plain()) else {
+        return Ok(None);
+    };
+    let bytes = match (ctype(ty)?.element, usize::try_from(n.wide())) {
+        (Some(element), Ok(n)) => n.checked_mul(element.bytes),
+        _ => None,
+    };
+    if bytes != Some(own.bytes) || rank < 0 {
+        return Ok(None);
+    }
+    let rank = checked(win, rank)?;
+    allow(win, rank)?;
+    let at = offset(win, rank, disp)?;
+    let there = win.raw.flat(rank, at, own.at, own.bytes);
+    Ok(there.map(|there| Run {
+        own: own.at,
+        there,
+        bytes: own.bytes,
+    }))
+}
+
+/// Bytes of an access on both sides, apart from each other.
+struct Run {
+    own: *mut u8,
+    there: *mut u8,
+    bytes: usize,
 }
 
 /// A target in an epoch that allows it; `None`: `MPI_PROC_NULL`.
@@ -31,29 +90,17 @@ fn target<N: Int>(win: &Win, rank: c_int, disp: Aint, n: N, ty: Handle) -> Res<O
         return Ok(None);
     }
     let rank = checked(win, rank)?;
-    let allowed = match win.quick.look(rank) {
-        Some(allowed) => allowed,
-        None => with_epochs(win, |epochs| epochs.access(rank))?,
-    };
-    if allowed == Allowed::OfAll {
-        win.raw.lock_of_all(rank)?;
-    }
-    let unit = win.raw.unit_of(rank).unwrap_or(1) as isize;
-    let at = disp.checked_mul(unit).ok_or_else(|| {
-        Fail::new(
-            MPI_ERR_DISP,
-            format!("displacement {disp} in units of {unit} bytes"),
-        )
-    })?;
+    allow(win, rank)?;
+    let at = offset(win, rank, disp)?;
     let (n, ty) = (count(n)?, ctype(ty)?);
     let view = match ty.element {
         Some(element) => {
             let bytes = n.checked_mul(element.bytes);
             let bytes = bytes.ok_or_else(|| crate::fail::bad_count("a count that overflows"))?;
-            let origin = std::ptr::without_provenance_mut(at.cast_unsigned());
+            let origin = std::ptr::without_provenance_mut(at);
             RawView::uniform(origin, bytes, element.basic)
         }
-        None => target_of(at.cast_unsigned(), ty.committed()?, n)?,
+        None => target_of(at, ty.committed()?, n)?,
     };
     Ok(Some(Target { rank, view }))
 }
@@ -95,6 +142,11 @@ type Remote<N> = (c_int, Aint, N, Handle);
 #[inline]
 fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle) -> Res {
     let win = win(on)?;
+    if let Some(both) = plain(win, from, to)? {
+        // SAFETY: C's contract: the origin's buffer is readable; both sides are apart.
+        unsafe { copy_contiguous(both.own, both.there, both.bytes) };
+        return Ok(());
+    }
     let (rank, disp, n, ty) = to;
     let Some(target) = target(win, rank, disp, n, ty)? else {
         return Ok(());
@@ -108,6 +160,11 @@ fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle) -> Res {
 #[inline]
 fn read<N: Int>(to: Local<N>, from: Remote<N>, on: Handle) -> Res {
     let win = win(on)?;
+    if let Some(both) = plain(win, to, from)? {
+        // SAFETY: C's contract: the origin's buffer is writable; both sides are apart.
+        unsafe { copy_contiguous(both.there, both.own, both.bytes) };
+        return Ok(());
+    }
     let (rank, disp, n, ty) = from;
     let Some(target) = target(win, rank, disp, n, ty)? else {
         return Ok(());
@@ -157,6 +214,32 @@ fn update<N: Int>(
     updated.map_err(of_op)
 }
 
+/// Updates one element of a predefined type where the window is used by address; `None`: not so.
+#[inline]
+fn fetch(
+    (given, before): (Address, Address),
+    ty: Handle,
+    (rank, disp): (c_int, Aint),
+    op: Handle,
+    on: Handle,
+) -> Res<Option<osier::Result<()>>> {
+    let one: Count = 1;
+    let Some(element) = ctype(operand(ty, op))?.element else {
+        return Ok(None);
+    };
+    // Whatever is no memory of the host is looked at by the other way.
+    if rank < 0 || elements(before, one, ty).is_none() || elements(given, one, ty).is_none() {
+        return Ok(None);
+    }
+    let (win, change) = (win(on)?, change(op)?);
+    let rank = checked(win, rank)?;
+    allow(win, rank)?;
+    let at = offset(win, rank, disp)?;
+    let element = (element.basic, element.bytes);
+    // SAFETY: C's contract: an element is readable and writable at the origin.
+    Ok(unsafe { (win.raw).update_flat(change, element, rank, at, (given, before)) })
+}
+
 /// An element in the lower bytes of a word.
 fn word(at: *const u8, bytes: usize) -> Res<u64> {
     if at.is_null() {
@@ -177,22 +260,23 @@ fn swap(
     on: Handle,
 ) -> Res {
     let win = win(on)?;
-    // C's characters are small numbers, as in reductions.
-    let ty = operand(ty, MPI_SUM);
-    let Some(target) = target(win, rank, disp, 1 as Count, ty)? else {
+    if rank == MPI_PROC_NULL {
         return Ok(());
-    };
-    let bytes = target.view.bytes();
-    let element = ctype(ty)?.element;
-    if element.is_none_or(|e| !is_swapped(e.basic)) || !matches!(bytes, 1 | 2 | 4 | 8) {
+    }
+    let rank = checked(win, rank)?;
+    allow(win, rank)?;
+    // C's characters are small numbers, as in reductions.
+    let element = ctype(operand(ty, MPI_SUM))?.element;
+    let fits = |e: &Element| is_swapped(e.basic) && matches!(e.bytes, 1 | 2 | 4 | 8);
+    let Some(Element { bytes, .. }) = element.filter(fits) else {
         return Err(Fail::new(
             MPI_ERR_TYPE,
             "MPI_Compare_and_swap of a type that is no integer, logical or byte of at most 8 bytes",
         ));
-    }
-    let at = (target.view.origin.addr(), bytes);
+    };
+    let at = (offset(win, rank, disp)?, bytes);
     let (new, expected) = (word(new, bytes)?, word(expected, bytes)?);
-    let before = win.raw.compare_and_swap(target.rank, at, expected, new)?;
+    let before = win.raw.compare_and_swap(rank, at, expected, new)?;
     crate::fail::place(result)?;
     // SAFETY: C's contract: an element is writable there.
     unsafe { std::ptr::copy_nonoverlapping((&raw const before).cast(), result, bytes) };
@@ -325,6 +409,9 @@ mpi! {
         buf: Address, result: Address, ty: Handle, rank: c_int, disp: Aint, op: Handle, on: Handle
     ) on On::Win(on); {
         let one: Count = 1;
+        if let Some(done) = fetch((buf, result), ty, (rank, disp), op, on)? {
+            return done.map_err(of_op);
+        }
         update((buf, one, ty), Some((result, one, ty)), (rank, disp, one, ty), op, on)?;
     }
 

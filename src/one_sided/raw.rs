@@ -33,7 +33,7 @@ use super::attached::{List, Seen};
 use super::memory::Held;
 use crate::coll::Collective;
 use crate::comm::{Communicator, Group};
-use osier_datatype::{Element, Layout, Operator, Signature};
+use osier_datatype::{Basic, Element, Layout, Operator, Signature};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::WithThread;
 use osier_engine::rma::update::{Change, Update};
@@ -535,6 +535,51 @@ impl RawWindow {
         }
         check(what, rank, local, &known.part, target)?;
         f(&known.part, target)
+    }
+
+    /// Where `bytes` bytes at `offset` of a rank's part lie, if it is used by address, they lie
+    /// inside, and apart from as many at `local`.
+    #[inline]
+    pub fn flat(
+        &self,
+        rank: usize,
+        offset: usize,
+        local: *const u8,
+        bytes: usize,
+    ) -> Option<*mut u8> {
+        let known = self.0.known.get(rank)?.get()?;
+        let inside = offset.checked_add(bytes)? <= known.part.bytes();
+        let at = known.at.wrapping_add(offset);
+        let apart = local.addr().abs_diff(at.addr()) >= bytes;
+        (inside && apart && !known.at.is_null()).then_some(at)
+    }
+
+    /// As [`RawWindow::update`], of one element of a predefined type, `bytes` bytes at `offset` of
+    /// a rank's part that is used by address; `None`: that is the way of it, or it is not
+    /// sound.
+    ///
+    /// # Safety
+    /// An element is readable at `given`, unless the change keeps, and writable at `before`.
+    #[inline]
+    #[track_caller]
+    pub unsafe fn update_flat(
+        &self,
+        change: Change,
+        (basic, bytes): (Basic, usize),
+        rank: usize,
+        offset: usize,
+        (given, before): (*const u8, *mut u8),
+    ) -> Option<Result<()>> {
+        let at = self.flat(rank, offset, before, bytes)?;
+        if given.addr().abs_diff(at.addr()) < bytes {
+            return None;
+        }
+        let update = Update::new(change, basic.into()).ok()?;
+        let known = self.0.known.get(rank)?.get()?;
+        let path = self.path(rank);
+        let memory = (given, Some(before));
+        // SAFETY: invariants 1 to 3; apart by the checks.
+        Some(unsafe { (known.part).update_run(&path, &update, at, memory, bytes) })
     }
 
     /// Writes `from` to `target`, a view that counts from the first byte of a rank's part; in a
