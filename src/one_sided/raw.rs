@@ -4,22 +4,13 @@
 //! fences and the words of post and start travel there. What a rank must know to reach another's
 //! part is exchanged when the window is made, and looked into when the part is first used.
 //!
-//! ```text
-//! record of a rank, 80 bytes
-//! byte 0     24         48        56     64              68        69
-//!      data  sync block address   unit   holder          by lock   made
-//!      key   key        (u64)     (u64)  of data (u32)
-//! ```
-//!
 //! Parts of a shared window lie one behind the other in memory of its rank 0.
 //!
 //! # Invariants
 //! 1. The own part and its sync block are kept until all ranks have given the window back: by
 //!    [`RawWindow::free`], which waits for them, or behind a barrier that the last handle
 //!    begins. Where that fails, they are never given back.
-//! 2. Addresses of a target view count from the first byte of a part, and lie inside: checked
-//!    before each access.
-//! 3. The caller of an unsafe function keeps its contract.
+//! 2. The caller of an unsafe function keeps its contract.
 //!
 //! # Sources
 //! MPI 5.0, chapter 12.
@@ -31,110 +22,32 @@
 
 use super::attached::{List, Seen};
 use super::memory::Held;
+use super::record::{Record, exchange, is_reached_by_all};
 use crate::coll::Collective;
-use crate::comm::{Communicator, Group};
-use osier_datatype::{Basic, Element, Layout, Operator, Signature};
+use crate::comm::Communicator;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::WithThread;
-use osier_engine::rma::update::{Change, Update};
-use osier_engine::rma::word::Hold;
-use osier_engine::rma::{LockOf, Part, Path, Place, SYNC_BYTES};
-use osier_engine::view::{RawView, copy_contiguous};
+use osier_engine::rma::{Part, Path, Place, SYNC_BYTES};
 use osier_transports::RegionKey;
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Of messages that begin and end exposure.
-const POST_TAG: i32 = 1;
-const COMPLETE_TAG: i32 = 2;
-
-/// What the others know of a rank's part.
-#[derive(Clone, Copy)]
-struct Record {
-    data: RegionKey,
-    sync: RegionKey,
-    address: u64,
-    unit: u64,
-    /// The rank whose memory the part lies in.
-    holder: u32,
-    by_lock: bool,
-}
-
-impl Record {
-    const BYTES: usize = 80;
-    const KEY: usize = RegionKey::WIRE_BYTES;
-
-    /// `None`: the rank has not made its part.
-    fn to_wire(record: Option<&Record>) -> [u8; Self::BYTES] {
-        let mut w = [0; Self::BYTES];
-        let Some(record) = record else {
-            return w;
-        };
-        w[..Self::KEY].copy_from_slice(&record.data.to_wire());
-        w[Self::KEY..2 * Self::KEY].copy_from_slice(&record.sync.to_wire());
-        w[48..56].copy_from_slice(&record.address.to_le_bytes());
-        w[56..64].copy_from_slice(&record.unit.to_le_bytes());
-        w[64..68].copy_from_slice(&record.holder.to_le_bytes());
-        w[68] = record.by_lock.into();
-        w[69] = 1;
-        w
-    }
-
-    fn from_wire(w: &[u8]) -> Option<Record> {
-        let (data, rest) = w.split_at_checked(Self::KEY)?;
-        let (sync, rest) = rest.split_at_checked(Self::KEY)?;
-        let (address, rest) = rest.split_first_chunk::<8>()?;
-        let (unit, rest) = rest.split_first_chunk::<8>()?;
-        let (holder, rest) = rest.split_first_chunk::<4>()?;
-        let &[by_lock, 1, ..] = rest else {
-            return None;
-        };
-        Some(Record {
-            data: RegionKey::from_wire(data)?,
-            sync: RegionKey::from_wire(sync).filter(|key| key.bytes == SYNC_BYTES as u64)?,
-            address: u64::from_le_bytes(*address),
-            unit: u64::from_le_bytes(*unit),
-            holder: u32::from_le_bytes(*holder),
-            by_lock: by_lock != 0,
-        })
-    }
-}
-
 /// A part that was looked into.
-struct Known {
-    part: Part,
+pub(super) struct Known {
+    pub part: Part,
     /// Where it lies, if it is used by address and not dynamic; else null.
-    at: *mut u8,
+    pub at: *mut u8,
     /// It is locked, shared, by the epoch on all ranks.
-    by_all: AtomicBool,
+    pub by_all: AtomicBool,
     /// What is known of its attached memory, in a dynamic window.
-    attached: Option<Mutex<Seen>>,
+    pub attached: Option<Mutex<Seen>>,
 }
 
 // SAFETY: invariant 1: an address that is tied to no thread.
 unsafe impl Send for Known {}
 // SAFETY: invariant 1: whoever has a reference learns the address, and nothing more.
 unsafe impl Sync for Known {}
-
-impl Known {
-    /// Where the bytes of a target lie, if they are one run of the part that is used by address.
-    #[inline]
-    fn run(&self, target: &RawView) -> Option<*mut u8> {
-        let start = target.as_contiguous()?.addr();
-        let inside = start.checked_add(target.bytes())? <= self.part.bytes();
-        (inside && !self.at.is_null()).then(|| self.at.wrapping_add(start))
-    }
-}
-
-/// Where the bytes of a view lie, if they are one run on the host of as many bytes as that at
-/// `there`, and apart from it.
-#[inline]
-fn flat(view: &RawView, there: *mut u8, bytes: usize) -> Option<*mut u8> {
-    let at = view.as_contiguous()?;
-    let apart = at.addr().abs_diff(there.addr()) >= bytes;
-    (apart && view.bytes() == bytes).then_some(at)
-}
 
 /// The own part, or the memory of all of a shared window.
 struct Own {
@@ -161,12 +74,12 @@ impl Own {
     }
 }
 
-struct Inner {
-    comm: Communicator,
-    records: Box<[Record]>,
-    known: Box<[OnceLock<Known>]>,
+pub(super) struct Inner {
+    pub comm: Communicator,
+    pub records: Box<[Record]>,
+    pub known: Box<[OnceLock<Known>]>,
     /// Epochs on all ranks that are open here.
-    on_all: Mutex<usize>,
+    pub on_all: Mutex<usize>,
     own: Option<Own>,
     /// This rank's attached memory, in a dynamic window.
     list: Option<Mutex<List>>,
@@ -176,7 +89,7 @@ struct Inner {
 
 /// A window in bytes. Clones are the same window.
 #[derive(Clone)]
-pub struct RawWindow(Arc<Inner>);
+pub struct RawWindow(pub(super) Arc<Inner>);
 
 /// A window that no handle has any more, until all ranks have given it back.
 struct Grave {
@@ -428,7 +341,7 @@ impl RawWindow {
 
     /// The way to a rank.
     #[inline]
-    fn path(&self, rank: usize) -> Path<'_> {
+    pub(super) fn path(&self, rank: usize) -> Path<'_> {
         let comm = &self.0.comm;
         Path {
             core: comm.core(),
@@ -440,7 +353,7 @@ impl RawWindow {
 
     /// A rank's part.
     #[inline]
-    fn known(&self, rank: usize) -> Result<&Known> {
+    pub(super) fn known(&self, rank: usize) -> Result<&Known> {
         match self.0.known.get(rank).and_then(OnceLock::get) {
             Some(known) => Ok(known),
             None => self.look_into(rank),
@@ -513,370 +426,6 @@ impl RawWindow {
         Ok(self.known(rank)?.part.reach())
     }
 
-    /// Runs `f` on the part that an access goes to, with the target's bytes from the part's
-    /// first on, once the access is sound.
-    #[inline]
-    fn with_part<R>(
-        &self,
-        what: &str,
-        rank: usize,
-        local: &[&RawView],
-        target: &RawView,
-        f: impl FnOnce(&Part, &RawView) -> Result<R>,
-    ) -> Result<R> {
-        let known = self.known(rank)?;
-        if let Some(seen) = &known.attached
-            && target.bytes() > 0
-        {
-            let sync = (&known.part, &self.0.records[rank].sync);
-            let (part, target) = Seen::find(seen, &self.path(rank), sync, target)?;
-            check(what, rank, local, &part, &target)?;
-            return f(&part, &target);
-        }
-        check(what, rank, local, &known.part, target)?;
-        f(&known.part, target)
-    }
-
-    /// Where `bytes` bytes at `offset` of a rank's part lie, if it is used by address, they lie
-    /// inside, and apart from as many at `local`.
-    #[inline]
-    pub fn flat(
-        &self,
-        rank: usize,
-        offset: usize,
-        local: *const u8,
-        bytes: usize,
-    ) -> Option<*mut u8> {
-        let known = self.0.known.get(rank)?.get()?;
-        let inside = offset.checked_add(bytes)? <= known.part.bytes();
-        let at = known.at.wrapping_add(offset);
-        let apart = local.addr().abs_diff(at.addr()) >= bytes;
-        (inside && apart && !known.at.is_null()).then_some(at)
-    }
-
-    /// As [`RawWindow::update`], of one element of a predefined type, `bytes` bytes at `offset` of
-    /// a rank's part that is used by address; `None`: that is the way of it, or it is not
-    /// sound.
-    ///
-    /// # Safety
-    /// An element is readable at `given`, unless the change keeps, and writable at `before`.
-    #[inline]
-    #[track_caller]
-    pub unsafe fn update_flat(
-        &self,
-        change: Change,
-        (basic, bytes): (Basic, usize),
-        rank: usize,
-        offset: usize,
-        (given, before): (*const u8, *mut u8),
-    ) -> Option<Result<()>> {
-        let at = self.flat(rank, offset, before, bytes)?;
-        if given.addr().abs_diff(at.addr()) < bytes {
-            return None;
-        }
-        let update = Update::new(change, basic.into()).ok()?;
-        let known = self.0.known.get(rank)?.get()?;
-        let path = self.path(rank);
-        let memory = (given, Some(before));
-        // SAFETY: invariants 1 to 3; apart by the checks.
-        Some(unsafe { (known.part).update_run(&path, &update, at, memory, bytes) })
-    }
-
-    /// Writes `from` to `target`, a view that counts from the first byte of a rank's part; in a
-    /// window with attached memory, of addresses there.
-    ///
-    /// # Errors
-    /// As `Epoch::put`.
-    ///
-    /// # Safety
-    /// The bytes of `from` are readable.
-    #[inline]
-    pub unsafe fn put(&self, from: &RawView, rank: usize, target: &RawView) -> Result<()> {
-        if let Some(to) = self.known(rank)?.run(target)
-            && let Some(from) = flat(from, to, target.bytes())
-        {
-            // SAFETY: invariants 1 to 3; apart, as `flat` says.
-            unsafe { copy_contiguous(from, to, target.bytes()) };
-            return Ok(());
-        }
-        self.with_part("put", rank, &[from], target, |part, target| {
-            // SAFETY: invariants 2 and 3; apart by the check.
-            unsafe { part.put(&self.path(rank), from, target) }
-        })
-    }
-
-    /// Reads `target`, as [`RawWindow::put`] has it, to `to`.
-    ///
-    /// # Errors
-    /// As `Epoch::put`.
-    ///
-    /// # Safety
-    /// The bytes of `to` are writable, and nobody else uses them.
-    #[inline]
-    pub unsafe fn get(&self, to: &RawView, rank: usize, target: &RawView) -> Result<()> {
-        if let Some(from) = self.known(rank)?.run(target)
-            && let Some(to) = flat(to, from, target.bytes())
-        {
-            // SAFETY: invariants 1 to 3; apart, as `flat` says.
-            unsafe { copy_contiguous(from, to, target.bytes()) };
-            return Ok(());
-        }
-        self.with_part("get", rank, &[to], target, |part, target| {
-            // SAFETY: invariants 2 and 3; apart by the check.
-            unsafe { part.get(&self.path(rank), to, target) }
-        })
-    }
-
-    /// What a change does to the elements of a target.
-    #[inline]
-    fn update_of(&self, change: Change, rank: usize, target: &RawView) -> Result<Update> {
-        let pairs = matches!(change, Change::Combine(Operator::MinLoc | Operator::MaxLoc));
-        let element = match target.basic() {
-            Some(basic) if !pairs => Some(basic.into()),
-            _ => target.signature().and_then(|s| element_of(change, &s)),
-        };
-        Update::new(change, element.ok_or_else(|| of_several_types(rank))?)
-    }
-
-    /// Updates the elements of `target`, as [`RawWindow::put`] has it, by those of `given`; what
-    /// was there goes to `before`. `given` is looked at unless the change keeps.
-    ///
-    /// # Errors
-    /// As `Epoch::accumulate`.
-    ///
-    /// # Safety
-    /// The bytes of `given` are readable, those of `before` writable and nobody else's.
-    #[track_caller]
-    pub unsafe fn update(
-        &self,
-        change: Change,
-        given: &RawView,
-        rank: usize,
-        target: &RawView,
-        before: Option<&RawView>,
-    ) -> Result<()> {
-        let keeps = change == Change::Keep;
-        if target.bytes() == 0 {
-            // Of no type.
-            return self.known(rank).map(drop);
-        }
-        let update = self.update_of(change, rank, target)?;
-        let known = self.known(rank)?;
-        let bytes = target.bytes();
-        if let Some(at) = known.run(target)
-            && let Some(given) = match keeps {
-                true => Some(std::ptr::null_mut()),
-                false => flat(given, at, bytes),
-            }
-            && let Some(before) = match before {
-                Some(before) => flat(before, at, bytes).map(Some),
-                None => Some(None),
-            }
-        {
-            let path = self.path(rank);
-            // SAFETY: invariants 1 to 3; apart, as `flat` says.
-            return unsafe { (known.part).update_run(&path, &update, at, (given, before), bytes) };
-        }
-        let both = [before.unwrap_or(given), given];
-        let local = match (before, keeps) {
-            (Some(_), false) => &both[..],
-            (Some(_), true) => &both[..1],
-            (None, false) => &both[1..],
-            (None, true) => &[],
-        };
-        self.with_part("accumulate", rank, local, target, |part, target| {
-            let mut packed = Vec::new();
-            let operand = match given.as_contiguous() {
-                Some(at) => at.cast_const(),
-                None if keeps => std::ptr::null(),
-                None => {
-                    packed.resize(bytes, 0u8);
-                    // SAFETY: invariant 3: all bytes, and a vector of as many.
-                    unsafe { given.pack(0..bytes, packed.as_mut_ptr()) };
-                    packed.as_ptr()
-                }
-            };
-            let mut was = Vec::new();
-            let to = before.map(|view| match view.as_contiguous() {
-                Some(at) => at,
-                None => {
-                    was.resize(bytes, 0u8);
-                    was.as_mut_ptr()
-                }
-            });
-            let path = self.path(rank);
-            // SAFETY: invariants 2 and 3.
-            unsafe { part.update(&path, &update, target, operand, to) }?;
-            if let Some(before) = before.filter(|_| !was.is_empty()) {
-                // SAFETY: invariant 3: all bytes, from a vector of as many.
-                unsafe { before.unpack(0..bytes, was.as_ptr()) };
-            }
-            Ok(())
-        })
-    }
-
-    /// Replaces an element of `size` bytes by `new` if it is `expected`, both in the lower bytes
-    /// of words; what was there.
-    #[track_caller]
-    pub fn compare_and_swap(
-        &self,
-        rank: usize,
-        (at, size): (usize, usize),
-        expected: u64,
-        new: u64,
-    ) -> Result<u64> {
-        let known = self.known(rank)?;
-        if !known.at.is_null() {
-            let path = self.path(rank);
-            return (known.part).compare_and_swap(&path, (at, size), expected, new);
-        }
-        let target = RawView::untyped(std::ptr::without_provenance_mut(at), size);
-        self.with_part("compare-and-swap", rank, &[], &target, |part, target| {
-            let at = (target.origin.addr(), size);
-            part.compare_and_swap(&self.path(rank), at, expected, new)
-        })
-    }
-
-    /// What was written to a rank's part can be seen by it behind this.
-    #[inline]
-    pub fn flush(&self, rank: usize) -> Result<()> {
-        self.known(rank)?.part.flush();
-        Ok(())
-    }
-
-    /// As [`RawWindow::flush`], of all ranks.
-    #[inline]
-    pub fn flush_all(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
-    }
-
-    /// Locks a rank's part.
-    #[track_caller]
-    pub fn lock(&self, rank: usize, hold: Hold) -> Result<()> {
-        let known = self.known(rank)?;
-        known.part.lock(&self.path(rank), LockOf::Epochs, hold)
-    }
-
-    /// Gives the lock of a rank's part back.
-    pub fn unlock(&self, rank: usize, hold: Hold) -> Result<()> {
-        let part = &self.known(rank)?.part;
-        part.flush();
-        part.unlock(&self.path(rank), LockOf::Epochs, hold)
-    }
-
-    /// Opens an epoch on all ranks. Each is locked when it is first used.
-    pub fn lock_all(&self) {
-        *self.on_all() += 1;
-    }
-
-    fn on_all(&self) -> std::sync::MutexGuard<'_, usize> {
-        let on_all = &self.0.on_all;
-        on_all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the lock of a rank's part, in an epoch on all ranks.
-    #[inline]
-    #[track_caller]
-    pub fn lock_of_all(&self, rank: usize) -> Result<()> {
-        let known = self.known(rank)?;
-        if known.by_all.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let _alone = self.on_all();
-        if !known.by_all.load(Ordering::Relaxed) {
-            let path = self.path(rank);
-            known.part.lock(&path, LockOf::Epochs, Hold::Shared)?;
-            known.by_all.store(true, Ordering::Release);
-        }
-        Ok(())
-    }
-
-    /// Closes an epoch on all ranks.
-    pub fn unlock_all(&self) -> Result<()> {
-        self.flush_all();
-        let mut open = self.on_all();
-        *open -= 1;
-        if *open > 0 {
-            return Ok(());
-        }
-        let mut first = Ok(());
-        for (rank, cell) in self.0.known.iter().enumerate() {
-            if let Some(known) = cell.get()
-                && known.by_all.swap(false, Ordering::AcqRel)
-            {
-                let unlocked = self.unlock(rank, Hold::Shared);
-                first = first.and(unlocked);
-            }
-        }
-        first
-    }
-
-    /// Ends what was begun before, on all ranks. Collective.
-    #[track_caller]
-    pub fn fence(&self) -> Result<()> {
-        self.flush_all();
-        self.comm().barrier()
-    }
-
-    /// The members of a group, as ranks of the window.
-    pub fn ranks_of(&self, group: &Group) -> Result<Vec<usize>> {
-        let own = self.comm().group();
-        let rank = |world: usize| {
-            own.rank_of(world).ok_or_else(|| {
-                let message = format!("world rank {world} is no rank of the window");
-                Error::new(ErrorKind::Group, message)
-            })
-        };
-        group.world_ranks().map(rank).collect()
-    }
-
-    /// Tells ranks that they may use this rank's part.
-    pub fn post(&self, origins: &[usize]) -> Result<()> {
-        let nothing: [u8; 0] = [];
-        let mut ranks = origins.iter();
-        ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, POST_TAG))
-    }
-
-    /// Waits until ranks have told that their parts may be used.
-    #[track_caller]
-    pub fn start(&self, targets: &[usize]) -> Result<()> {
-        self.hear(targets, POST_TAG)
-    }
-
-    #[track_caller]
-    fn hear(&self, ranks: &[usize], tag: i32) -> Result<()> {
-        for rank in ranks {
-            self.comm().recv(&mut [0u8; 0], *rank, tag)?;
-        }
-        Ok(())
-    }
-
-    /// Tells ranks that this one uses their parts no more.
-    pub fn complete(&self, targets: &[usize]) -> Result<()> {
-        self.flush_all();
-        let nothing: [u8; 0] = [];
-        let mut ranks = targets.iter();
-        ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, COMPLETE_TAG))
-    }
-
-    /// Waits until ranks use this rank's part no more.
-    #[track_caller]
-    pub fn wait(&self, origins: &[usize]) -> Result<()> {
-        self.hear(origins, COMPLETE_TAG)
-    }
-
-    /// Takes those out of a list that use this rank's part no more. True if none is left.
-    pub fn test(&self, origins: &mut Vec<usize>) -> Result<bool> {
-        while let Some(rank) = origins.last() {
-            match self.comm().iprobe(*rank, COMPLETE_TAG)? {
-                None => return Ok(false),
-                Some(_) => self.comm().recv(&mut [0u8; 0], *rank, COMPLETE_TAG)?,
-            };
-            origins.pop();
-        }
-        Ok(true)
-    }
-
     /// Waits until all ranks give the window back; the value whose memory this rank's part was.
     /// Collective.
     #[track_caller]
@@ -889,114 +438,4 @@ impl RawWindow {
         let own = inner.own.take();
         Ok(own.and_then(|own| own.give_back(&inner.comm).into_value()))
     }
-}
-
-/// Checks views of an access to a part.
-#[inline]
-fn check(what: &str, rank: usize, local: &[&RawView], part: &Part, target: &RawView) -> Result<()> {
-    let inside = part.holds(target);
-    for view in local {
-        if view.bytes() != target.bytes() {
-            return Err(of_two_lengths(what, rank, view, target));
-        }
-        if view.as_device().is_some() {
-            return Err(of_device(what, rank));
-        }
-        if let Some(at) = part.address()
-            && inside
-            && view.overlaps(&target.moved_by(at.addr()))
-        {
-            return Err(overlapping(what, rank));
-        }
-    }
-    match inside {
-        true => Ok(()),
-        false => Err(outside(what, rank, target, part.bytes())),
-    }
-}
-
-/// Whether all ranks use memory by address that this one has exported.
-fn is_reached_by_all(comm: &Communicator, key: &RegionKey) -> bool {
-    let lane = comm.lane().lock();
-    let mut ranks = 0..comm.size() as u32;
-    ranks.all(|rank| lane.is_reached_by_address(rank, key))
-}
-
-/// What all ranks know of their parts; an error, if one could not make its part.
-fn exchange(comm: &Communicator, record: Option<&Record>) -> Result<Vec<Record>> {
-    let mut all = vec![0u8; Record::BYTES * comm.size()];
-    comm.allgather(&Record::to_wire(record), &mut all)?;
-    let records = all.chunks_exact(Record::BYTES).enumerate();
-    let parse = |(rank, wire): (usize, &[u8])| {
-        Record::from_wire(wire).ok_or_else(|| {
-            let message = format!("rank {rank} could not make its part of a window");
-            Error::new(ErrorKind::Unavailable, message)
-        })
-    };
-    records.map(parse).collect()
-}
-
-/// What a change is made of in elements of a signature.
-fn element_of(change: Change, signature: &Signature) -> Option<Element> {
-    match change {
-        Change::Combine(operator) => operator.element_of(signature),
-        Change::Replace | Change::Keep => match signature.uniform() {
-            Some(basic) => Some(basic.into()),
-            None => Operator::MinLoc.element_of(signature),
-        },
-    }
-}
-
-/// A view of a rank's part: `count` instances of a layout, the first at byte `at`.
-pub fn target_of(at: usize, layout: &Layout, count: usize) -> Result<RawView> {
-    RawView::at(std::ptr::without_provenance_mut(at), layout, count)
-}
-
-#[cold]
-fn of_two_lengths(what: &str, rank: usize, local: &RawView, target: &RawView) -> Error {
-    Error::new(
-        ErrorKind::Datatype,
-        format!(
-            "{what} of {} bytes, and {} bytes of rank {rank} (hint: both have the same elements)",
-            local.bytes(),
-            target.bytes()
-        ),
-    )
-}
-
-#[cold]
-fn of_device(what: &str, rank: usize) -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        format!("{what} with rank {rank} and memory of a device: windows have host memory yet"),
-    )
-}
-
-#[cold]
-fn overlapping(what: &str, rank: usize) -> Error {
-    Error::new(
-        ErrorKind::WindowConflict,
-        format!("{what} with rank {rank}: the buffer overlaps the bytes of the window"),
-    )
-}
-
-#[cold]
-fn of_several_types(rank: usize) -> Error {
-    Error::new(
-        ErrorKind::Datatype,
-        format!(
-            "accumulate with rank {rank}: elements of no one predefined type (hint: all elements \
-             of an accumulate have the same type)"
-        ),
-    )
-}
-
-#[cold]
-fn outside(what: &str, rank: usize, target: &RawView, bytes: usize) -> Error {
-    let (start, end) = target.span();
-    let (start, end) = (start.cast_signed(), end.cast_signed());
-    Error::new(
-        ErrorKind::WindowRange,
-        format!("{what} with rank {rank}: bytes {start} to {end} of a part of {bytes} bytes"),
-    )
 }

@@ -1,7 +1,8 @@
 //! Windows of elements, and the epochs in which they are used.
 
+use super::accesses::target_of;
 use super::memory::Held;
-use super::raw::{Brought, RawWindow, Updates, target_of};
+use super::raw::{Brought, RawWindow, Updates};
 use crate::comm::{Communicator, Group};
 use osier_datatype::{Basic, Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};

@@ -1,0 +1,367 @@
+//! Accesses to parts of a window: their checks, and the short way of one run.
+//!
+//! # Invariants
+//! 1. Addresses of a target view count from the first byte of a part, and lie inside: checked
+//!    before each access. The part is there as long as the window: invariant 1 of [`super::raw`].
+//! 2. The caller of an unsafe function keeps its contract.
+
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "not published: what windows and the C interface need"
+)]
+
+use super::attached::Seen;
+use super::raw::{Known, RawWindow};
+use osier_datatype::{Basic, Element, Layout, Operator, Signature};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::rma::Part;
+use osier_engine::rma::update::{Change, Update};
+use osier_engine::view::{RawView, copy_contiguous};
+use std::sync::atomic::Ordering;
+
+impl Known {
+    /// Where the bytes of a target lie, if they are one run of the part that is used by address.
+    #[inline]
+    fn run(&self, target: &RawView) -> Option<*mut u8> {
+        let start = target.as_contiguous()?.addr();
+        let inside = start.checked_add(target.bytes())? <= self.part.bytes();
+        (inside && !self.at.is_null()).then(|| self.at.wrapping_add(start))
+    }
+}
+
+/// Where the bytes of a view lie, if they are one run on the host of as many bytes as that at
+/// `there`, and apart from it.
+#[inline]
+fn flat(view: &RawView, there: *mut u8, bytes: usize) -> Option<*mut u8> {
+    let at = view.as_contiguous()?;
+    let apart = at.addr().abs_diff(there.addr()) >= bytes;
+    (apart && view.bytes() == bytes).then_some(at)
+}
+
+impl RawWindow {
+    /// Runs `f` on the part that an access goes to, with the target's bytes from the part's
+    /// first on, once the access is sound.
+    #[inline]
+    fn with_part<R>(
+        &self,
+        what: &str,
+        rank: usize,
+        local: &[&RawView],
+        target: &RawView,
+        f: impl FnOnce(&Part, &RawView) -> Result<R>,
+    ) -> Result<R> {
+        let known = self.known(rank)?;
+        if let Some(seen) = &known.attached
+            && target.bytes() > 0
+        {
+            let sync = (&known.part, &self.0.records[rank].sync);
+            let (part, target) = Seen::find(seen, &self.path(rank), sync, target)?;
+            check(what, rank, local, &part, &target)?;
+            return f(&part, &target);
+        }
+        check(what, rank, local, &known.part, target)?;
+        f(&known.part, target)
+    }
+
+    /// Where `bytes` bytes at `offset` of a rank's part lie, if it is used by address, they lie
+    /// inside, and apart from as many at `local`.
+    #[inline]
+    pub fn flat(
+        &self,
+        rank: usize,
+        offset: usize,
+        local: *const u8,
+        bytes: usize,
+    ) -> Option<*mut u8> {
+        let known = self.0.known.get(rank)?.get()?;
+        let inside = offset.checked_add(bytes)? <= known.part.bytes();
+        let at = known.at.wrapping_add(offset);
+        let apart = local.addr().abs_diff(at.addr()) >= bytes;
+        (inside && apart && !known.at.is_null()).then_some(at)
+    }
+
+    /// As [`RawWindow::update`], of one element of a predefined type, `bytes` bytes at `offset` of
+    /// a rank's part that is used by address; `None`: that is the way of it, or it is not
+    /// sound.
+    ///
+    /// # Safety
+    /// An element is readable at `given`, unless the change keeps, and writable at `before`.
+    #[inline]
+    #[track_caller]
+    pub unsafe fn update_flat(
+        &self,
+        change: Change,
+        (basic, bytes): (Basic, usize),
+        rank: usize,
+        offset: usize,
+        (given, before): (*const u8, *mut u8),
+    ) -> Option<Result<()>> {
+        let at = self.flat(rank, offset, before, bytes)?;
+        if given.addr().abs_diff(at.addr()) < bytes {
+            return None;
+        }
+        let update = Update::new(change, basic.into()).ok()?;
+        let known = self.0.known.get(rank)?.get()?;
+        let path = self.path(rank);
+        let memory = (given, Some(before));
+        // SAFETY: invariants 1 and 2; apart by the checks.
+        Some(unsafe { (known.part).update_run(&path, &update, at, memory, bytes) })
+    }
+
+    /// Writes `from` to `target`, a view that counts from the first byte of a rank's part; in a
+    /// window with attached memory, of addresses there.
+    ///
+    /// # Errors
+    /// As `Epoch::put`.
+    ///
+    /// # Safety
+    /// The bytes of `from` are readable.
+    #[inline]
+    pub unsafe fn put(&self, from: &RawView, rank: usize, target: &RawView) -> Result<()> {
+        if let Some(to) = self.known(rank)?.run(target)
+            && let Some(from) = flat(from, to, target.bytes())
+        {
+            // SAFETY: invariants 1 and 2; apart, as `flat` says.
+            unsafe { copy_contiguous(from, to, target.bytes()) };
+            return Ok(());
+        }
+        self.with_part("put", rank, &[from], target, |part, target| {
+            // SAFETY: invariants 1 and 2; apart by the check.
+            unsafe { part.put(&self.path(rank), from, target) }
+        })
+    }
+
+    /// Reads `target`, as [`RawWindow::put`] has it, to `to`.
+    ///
+    /// # Errors
+    /// As `Epoch::put`.
+    ///
+    /// # Safety
+    /// The bytes of `to` are writable, and nobody else uses them.
+    #[inline]
+    pub unsafe fn get(&self, to: &RawView, rank: usize, target: &RawView) -> Result<()> {
+        if let Some(from) = self.known(rank)?.run(target)
+            && let Some(to) = flat(to, from, target.bytes())
+        {
+            // SAFETY: invariants 1 and 2; apart, as `flat` says.
+            unsafe { copy_contiguous(from, to, target.bytes()) };
+            return Ok(());
+        }
+        self.with_part("get", rank, &[to], target, |part, target| {
+            // SAFETY: invariants 1 and 2; apart by the check.
+            unsafe { part.get(&self.path(rank), to, target) }
+        })
+    }
+
+    /// What a change does to the elements of a target.
+    #[inline]
+    fn update_of(&self, change: Change, rank: usize, target: &RawView) -> Result<Update> {
+        let pairs = matches!(change, Change::Combine(Operator::MinLoc | Operator::MaxLoc));
+        let element = match target.basic() {
+            Some(basic) if !pairs => Some(basic.into()),
+            _ => target.signature().and_then(|s| element_of(change, &s)),
+        };
+        Update::new(change, element.ok_or_else(|| of_several_types(rank))?)
+    }
+
+    /// Updates the elements of `target`, as [`RawWindow::put`] has it, by those of `given`; what
+    /// was there goes to `before`. `given` is looked at unless the change keeps.
+    ///
+    /// # Errors
+    /// As `Epoch::accumulate`.
+    ///
+    /// # Safety
+    /// The bytes of `given` are readable, those of `before` writable and nobody else's.
+    #[track_caller]
+    pub unsafe fn update(
+        &self,
+        change: Change,
+        given: &RawView,
+        rank: usize,
+        target: &RawView,
+        before: Option<&RawView>,
+    ) -> Result<()> {
+        let keeps = change == Change::Keep;
+        if target.bytes() == 0 {
+            // Of no type.
+            return self.known(rank).map(drop);
+        }
+        let update = self.update_of(change, rank, target)?;
+        let known = self.known(rank)?;
+        let bytes = target.bytes();
+        if let Some(at) = known.run(target)
+            && let Some(given) = match keeps {
+                true => Some(std::ptr::null_mut()),
+                false => flat(given, at, bytes),
+            }
+            && let Some(before) = match before {
+                Some(before) => flat(before, at, bytes).map(Some),
+                None => Some(None),
+            }
+        {
+            let path = self.path(rank);
+            // SAFETY: invariants 1 and 2; apart, as `flat` says.
+            return unsafe { (known.part).update_run(&path, &update, at, (given, before), bytes) };
+        }
+        let both = [before.unwrap_or(given), given];
+        let local = match (before, keeps) {
+            (Some(_), false) => &both[..],
+            (Some(_), true) => &both[..1],
+            (None, false) => &both[1..],
+            (None, true) => &[],
+        };
+        self.with_part("accumulate", rank, local, target, |part, target| {
+            let mut packed = Vec::new();
+            let operand = match given.as_contiguous() {
+                Some(at) => at.cast_const(),
+                None if keeps => std::ptr::null(),
+                None => {
+                    packed.resize(bytes, 0u8);
+                    // SAFETY: invariant 2: all bytes, and a vector of as many.
+                    unsafe { given.pack(0..bytes, packed.as_mut_ptr()) };
+                    packed.as_ptr()
+                }
+            };
+            let mut was = Vec::new();
+            let to = before.map(|view| match view.as_contiguous() {
+                Some(at) => at,
+                None => {
+                    was.resize(bytes, 0u8);
+                    was.as_mut_ptr()
+                }
+            });
+            let path = self.path(rank);
+            // SAFETY: invariants 1 and 2.
+            unsafe { part.update(&path, &update, target, operand, to) }?;
+            if let Some(before) = before.filter(|_| !was.is_empty()) {
+                // SAFETY: invariant 2: all bytes, from a vector of as many.
+                unsafe { before.unpack(0..bytes, was.as_ptr()) };
+            }
+            Ok(())
+        })
+    }
+
+    /// Replaces an element of `size` bytes by `new` if it is `expected`, both in the lower bytes
+    /// of words; what was there.
+    #[track_caller]
+    pub fn compare_and_swap(
+        &self,
+        rank: usize,
+        (at, size): (usize, usize),
+        expected: u64,
+        new: u64,
+    ) -> Result<u64> {
+        let known = self.known(rank)?;
+        if !known.at.is_null() {
+            let path = self.path(rank);
+            return (known.part).compare_and_swap(&path, (at, size), expected, new);
+        }
+        let target = RawView::untyped(std::ptr::without_provenance_mut(at), size);
+        self.with_part("compare-and-swap", rank, &[], &target, |part, target| {
+            let at = (target.origin.addr(), size);
+            part.compare_and_swap(&self.path(rank), at, expected, new)
+        })
+    }
+
+    /// What was written to a rank's part can be seen by it behind this.
+    #[inline]
+    pub fn flush(&self, rank: usize) -> Result<()> {
+        self.known(rank)?.part.flush();
+        Ok(())
+    }
+
+    /// As [`RawWindow::flush`], of all ranks.
+    #[inline]
+    pub fn flush_all(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+/// Checks views of an access to a part.
+#[inline]
+fn check(what: &str, rank: usize, local: &[&RawView], part: &Part, target: &RawView) -> Result<()> {
+    let inside = part.holds(target);
+    for view in local {
+        if view.bytes() != target.bytes() {
+            return Err(of_two_lengths(what, rank, view, target));
+        }
+        if view.as_device().is_some() {
+            return Err(of_device(what, rank));
+        }
+        if let Some(at) = part.address()
+            && inside
+            && view.overlaps(&target.moved_by(at.addr()))
+        {
+            return Err(overlapping(what, rank));
+        }
+    }
+    match inside {
+        true => Ok(()),
+        false => Err(outside(what, rank, target, part.bytes())),
+    }
+}
+
+/// What a change is made of in elements of a signature.
+fn element_of(change: Change, signature: &Signature) -> Option<Element> {
+    match change {
+        Change::Combine(operator) => operator.element_of(signature),
+        Change::Replace | Change::Keep => match signature.uniform() {
+            Some(basic) => Some(basic.into()),
+            None => Operator::MinLoc.element_of(signature),
+        },
+    }
+}
+
+/// A view of a rank's part: `count` instances of a layout, the first at byte `at`.
+pub fn target_of(at: usize, layout: &Layout, count: usize) -> Result<RawView> {
+    RawView::at(std::ptr::without_provenance_mut(at), layout, count)
+}
+
+#[cold]
+fn of_two_lengths(what: &str, rank: usize, local: &RawView, target: &RawView) -> Error {
+    Error::new(
+        ErrorKind::Datatype,
+        format!(
+            "{what} of {} bytes, and {} bytes of rank {rank} (hint: both have the same elements)",
+            local.bytes(),
+            target.bytes()
+        ),
+    )
+}
+
+#[cold]
+fn of_device(what: &str, rank: usize) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("{what} with rank {rank} and memory of a device: windows have host memory yet"),
+    )
+}
+
+#[cold]
+fn overlapping(what: &str, rank: usize) -> Error {
+    Error::new(
+        ErrorKind::WindowConflict,
+        format!("{what} with rank {rank}: the buffer overlaps the bytes of the window"),
+    )
+}
+
+#[cold]
+fn of_several_types(rank: usize) -> Error {
+    Error::new(
+        ErrorKind::Datatype,
+        format!(
+            "accumulate with rank {rank}: elements of no one predefined type (hint: all elements \
+             of an accumulate have the same type)"
+        ),
+    )
+}
+
+#[cold]
+fn outside(what: &str, rank: usize, target: &RawView, bytes: usize) -> Error {
+    let (start, end) = target.span();
+    let (start, end) = (start.cast_signed(), end.cast_signed());
+    Error::new(
+        ErrorKind::WindowRange,
+        format!("{what} with rank {rank}: bytes {start} to {end} of a part of {bytes} bytes"),
+    )
+}

@@ -1,0 +1,147 @@
+//! What opens and closes epochs of a window: locks, fences, post and start.
+
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "not published: what windows and the C interface need"
+)]
+
+use super::raw::RawWindow;
+use crate::comm::Group;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::rma::LockOf;
+use osier_engine::rma::word::Hold;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Of messages that begin and end exposure.
+const POST_TAG: i32 = 1;
+const COMPLETE_TAG: i32 = 2;
+
+impl RawWindow {
+    /// Locks a rank's part.
+    #[track_caller]
+    pub fn lock(&self, rank: usize, hold: Hold) -> Result<()> {
+        let known = self.known(rank)?;
+        known.part.lock(&self.path(rank), LockOf::Epochs, hold)
+    }
+
+    /// Gives the lock of a rank's part back.
+    pub fn unlock(&self, rank: usize, hold: Hold) -> Result<()> {
+        let part = &self.known(rank)?.part;
+        part.flush();
+        part.unlock(&self.path(rank), LockOf::Epochs, hold)
+    }
+
+    /// Opens an epoch on all ranks. Each is locked when it is first used.
+    pub fn lock_all(&self) {
+        *self.on_all() += 1;
+    }
+
+    fn on_all(&self) -> std::sync::MutexGuard<'_, usize> {
+        let on_all = &self.0.on_all;
+        on_all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the lock of a rank's part, in an epoch on all ranks.
+    #[inline]
+    #[track_caller]
+    pub fn lock_of_all(&self, rank: usize) -> Result<()> {
+        let known = self.known(rank)?;
+        if known.by_all.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _alone = self.on_all();
+        if !known.by_all.load(Ordering::Relaxed) {
+            let path = self.path(rank);
+            known.part.lock(&path, LockOf::Epochs, Hold::Shared)?;
+            known.by_all.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Closes an epoch on all ranks.
+    pub fn unlock_all(&self) -> Result<()> {
+        self.flush_all();
+        let mut open = self.on_all();
+        *open -= 1;
+        if *open > 0 {
+            return Ok(());
+        }
+        let mut first = Ok(());
+        for (rank, cell) in self.0.known.iter().enumerate() {
+            if let Some(known) = cell.get()
+                && known.by_all.swap(false, Ordering::AcqRel)
+            {
+                let unlocked = self.unlock(rank, Hold::Shared);
+                first = first.and(unlocked);
+            }
+        }
+        first
+    }
+
+    /// Ends what was begun before, on all ranks. Collective.
+    #[track_caller]
+    pub fn fence(&self) -> Result<()> {
+        self.flush_all();
+        self.comm().barrier()
+    }
+
+    /// The members of a group, as ranks of the window.
+    pub fn ranks_of(&self, group: &Group) -> Result<Vec<usize>> {
+        let own = self.comm().group();
+        let rank = |world: usize| {
+            own.rank_of(world).ok_or_else(|| {
+                let message = format!("world rank {world} is no rank of the window");
+                Error::new(ErrorKind::Group, message)
+            })
+        };
+        group.world_ranks().map(rank).collect()
+    }
+
+    /// Tells ranks that they may use this rank's part.
+    pub fn post(&self, origins: &[usize]) -> Result<()> {
+        let nothing: [u8; 0] = [];
+        let mut ranks = origins.iter();
+        ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, POST_TAG))
+    }
+
+    /// Waits until ranks have told that their parts may be used.
+    #[track_caller]
+    pub fn start(&self, targets: &[usize]) -> Result<()> {
+        self.hear(targets, POST_TAG)
+    }
+
+    #[track_caller]
+    fn hear(&self, ranks: &[usize], tag: i32) -> Result<()> {
+        for rank in ranks {
+            self.comm().recv(&mut [0u8; 0], *rank, tag)?;
+        }
+        Ok(())
+    }
+
+    /// Tells ranks that this one uses their parts no more.
+    pub fn complete(&self, targets: &[usize]) -> Result<()> {
+        self.flush_all();
+        let nothing: [u8; 0] = [];
+        let mut ranks = targets.iter();
+        ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, COMPLETE_TAG))
+    }
+
+    /// Waits until ranks use this rank's part no more.
+    #[track_caller]
+    pub fn wait(&self, origins: &[usize]) -> Result<()> {
+        self.hear(origins, COMPLETE_TAG)
+    }
+
+    /// Takes those out of a list that use this rank's part no more. True if none is left.
+    pub fn test(&self, origins: &mut Vec<usize>) -> Result<bool> {
+        while let Some(rank) = origins.last() {
+            match self.comm().iprobe(*rank, COMPLETE_TAG)? {
+                None => return Ok(false),
+                Some(_) => self.comm().recv(&mut [0u8; 0], *rank, COMPLETE_TAG)?,
+            };
+            origins.pop();
+        }
+        Ok(true)
+    }
+}
