@@ -268,11 +268,11 @@ pub mod requests {
 /// Windows: memory of each rank that others read, write and update without its help.
 /// [`rma::Window`] has an example.
 pub mod rma {
-    #[doc(hidden)]
-    pub use crate::one_sided::{Brought, RawWindow, target_of};
     pub use crate::one_sided::{
         Change, Epoch, Locked, LockedAll, Posted, Started, Updates, Window,
     };
+    #[doc(hidden)]
+    pub use crate::one_sided::{Flavor, RawWindow, target_of};
 }
 
 /// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing

@@ -12,7 +12,7 @@ use crate::info::{info, new_info};
 use crate::objects::{Comm, Origin, comm, lock, new_group};
 use crate::table::Table;
 use osier::attributes::Info;
-use osier::rma::{Brought, RawWindow, Updates};
+use osier::rma::{Flavor, RawWindow, Updates};
 use std::sync::{Arc, Mutex};
 
 pub static WINDOWS: Table<Arc<Win>> = Table::new(9);
@@ -75,18 +75,23 @@ fn unit<N: Int>(unit: N) -> Res<u64> {
 /// Takes a window in.
 fn adopt(
     comm: &Comm,
-    brought: Brought,
+    flavor: Flavor,
     unit: u64,
     hints: Handle,
-    flavor: c_int,
     to: *mut Handle,
 ) -> Res<&'static Win> {
     crate::fail::place(to)?;
     let hints = info(hints)?;
-    let raw = RawWindow::make(&comm.comm, Ok(brought), unit, updates(&hints))?;
+    let named = match &flavor {
+        Flavor::Create(_) => MPI_WIN_FLAVOR_CREATE,
+        Flavor::Allocate(_) => MPI_WIN_FLAVOR_ALLOCATE,
+        Flavor::Shared(_) => MPI_WIN_FLAVOR_SHARED,
+        Flavor::Dynamic => MPI_WIN_FLAVOR_DYNAMIC,
+    };
+    let raw = RawWindow::make(&comm.comm, Ok(flavor), unit, updates(&hints))?;
     let own = raw.comm().rank();
     let size = raw.bytes_of(own)?;
-    let base = match flavor {
+    let base = match named {
         MPI_WIN_FLAVOR_DYNAMIC => 0,
         MPI_WIN_FLAVOR_SHARED if size == 0 => 0,
         _ => raw.address_of(own)?.map_or_else(
@@ -106,7 +111,7 @@ fn adopt(
         base,
         size: size as Aint,
         unit: c_int::try_from(unit).unwrap_or(c_int::MAX),
-        flavor,
+        flavor: named,
         model: MPI_WIN_UNIFIED,
     };
     let handle = WINDOWS.insert(Arc::new(win));
@@ -236,16 +241,16 @@ mpi! {
             return Err(Fail::new(MPI_ERR_BASE, "a null pointer for the memory of a window"));
         }
         // SAFETY: C's contract: the memory stays until the window is freed.
-        let brought = unsafe { RawWindow::promised(base, bytes) };
-        adopt(comm, brought, unit(disp_unit)?, hints, MPI_WIN_FLAVOR_CREATE, to)?;
+        let flavor = unsafe { RawWindow::promised(base, bytes) };
+        adopt(comm, flavor, unit(disp_unit)?, hints, to)?;
     }
 
     fn MPI_Win_allocate, MPI_Win_allocate_c<N>(
         bytes: Aint, disp_unit: N, hints: Handle, on: Handle, base: *mut usize,
         to: *mut Handle
     ) on On::Comm(on); {
-        let (comm, brought) = (comm(on)?, Brought::Bytes(size(bytes)?));
-        let win = adopt(comm, brought, unit(disp_unit)?, hints, MPI_WIN_FLAVOR_ALLOCATE, to)?;
+        let (comm, flavor) = (comm(on)?, Flavor::Allocate(size(bytes)?));
+        let win = adopt(comm, flavor, unit(disp_unit)?, hints, to)?;
         put(base, win.base)?;
     }
 
@@ -253,14 +258,14 @@ mpi! {
         bytes: Aint, disp_unit: N, hints: Handle, on: Handle, base: *mut usize,
         to: *mut Handle
     ) on On::Comm(on); {
-        let (comm, brought) = (comm(on)?, Brought::Shared(size(bytes)?));
-        let win = adopt(comm, brought, unit(disp_unit)?, hints, MPI_WIN_FLAVOR_SHARED, to)
+        let (comm, flavor) = (comm(on)?, Flavor::Shared(size(bytes)?));
+        let win = adopt(comm, flavor, unit(disp_unit)?, hints, to)
             .map_err(|e| e.class(MPI_ERR_UNSUPPORTED_OPERATION, MPI_ERR_RMA_SHARED))?;
         put(base, win.base)?;
     }
 
     fn MPI_Win_create_dynamic(hints: Handle, on: Handle, to: *mut Handle) on On::Comm(on); {
-        adopt(comm(on)?, Brought::Dynamic, 1, hints, MPI_WIN_FLAVOR_DYNAMIC, to)?;
+        adopt(comm(on)?, Flavor::Dynamic, 1, hints, to)?;
     }
 
     fn MPI_Win_attach(on: Handle, base: Address, bytes: Aint) on On::Win(on); {

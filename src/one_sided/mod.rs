@@ -23,5 +23,5 @@ mod window;
 
 pub use accesses::target_of;
 pub use osier_engine::rma::update::Change;
-pub use raw::{Brought, RawWindow, Updates};
+pub use raw::{Flavor, RawWindow, Updates};
 pub use window::{Epoch, Locked, LockedAll, Posted, Started, Window};

@@ -92,7 +92,7 @@ pub(super) struct Inner {
 pub struct RawWindow(pub(super) Arc<Inner>);
 
 /// A window that no handle has any more, until all ranks have given it back.
-struct Grave {
+struct PendingFree {
     /// A barrier, behind which nobody uses the memory.
     over: Option<Collective<()>>,
     memory: Option<(Own, Option<Mutex<List>>)>,
@@ -100,7 +100,7 @@ struct Grave {
     _serves: Option<WithThread>,
 }
 
-impl Grave {
+impl PendingFree {
     /// Whether nothing is left to wait for. The memory is given back then, if all ranks have
     /// given the window back.
     fn is_over(&mut self) -> bool {
@@ -133,13 +133,13 @@ impl Drop for Inner {
         // Invariant 1.
         match self.comm.ibarrier() {
             Ok(over) => {
-                let mut grave = Grave {
+                let mut pending = PendingFree {
                     over: Some(over),
                     memory: Some((own, self.list.take())),
                     comm: self.comm.clone(),
                     _serves: self.serves.take(),
                 };
-                self.comm.member().keep(Box::new(move || grave.is_over()));
+                self.comm.member().keep(Box::new(move || pending.is_over()));
             }
             Err(_) => std::mem::forget((own, self.list.take())),
         }
@@ -160,14 +160,14 @@ pub enum Updates {
     Single,
 }
 
-/// What a rank brings to a window.
-pub enum Brought {
+/// Where the memory of a rank's part comes from, as MPI's flavors of windows.
+pub enum Flavor {
     /// Zeroed memory is to be allocated.
-    Bytes(usize),
+    Allocate(usize),
     /// The same, behind that of the rank before: parts of a shared window.
     Shared(usize),
     /// Memory that is there.
-    Memory(Held),
+    Create(Held),
     /// Memory is attached later.
     Dynamic,
 }
@@ -180,7 +180,7 @@ impl RawWindow {
     #[track_caller]
     pub fn make(
         comm: &Communicator,
-        brought: Result<Brought>,
+        flavor: Result<Flavor>,
         unit: u64,
         updates: Updates,
     ) -> Result<Self> {
@@ -197,15 +197,15 @@ impl RawWindow {
             let message = "a window's communicator has no members";
             Error::new(ErrorKind::Communicator, message)
         })?;
-        let dynamic = matches!(brought, Ok(Brought::Dynamic));
-        let brought = match brought {
-            Ok(Brought::Shared(bytes)) => return Self::make_shared(comm, bytes, unit, updates),
-            Ok(Brought::Bytes(bytes)) => Held::zeroed(comm.core(), bytes),
-            Ok(Brought::Memory(held)) => Ok(held),
-            Ok(Brought::Dynamic) => Ok(Held::promised(std::ptr::null_mut(), 0)),
+        let dynamic = matches!(flavor, Ok(Flavor::Dynamic));
+        let memory = match flavor {
+            Ok(Flavor::Shared(bytes)) => return Self::make_shared(comm, bytes, unit, updates),
+            Ok(Flavor::Allocate(bytes)) => Held::zeroed(comm.core(), bytes),
+            Ok(Flavor::Create(held)) => Ok(held),
+            Ok(Flavor::Dynamic) => Ok(Held::promised(std::ptr::null_mut(), 0)),
             Err(e) => Err(e),
         };
-        let own = brought.and_then(|data| Own::new(&comm, data));
+        let own = memory.and_then(|data| Own::new(&comm, data));
         let record = own.as_ref().ok().map(|own| Record {
             data: own.keys[0],
             sync: own.keys[1],
@@ -330,8 +330,8 @@ impl RawWindow {
     /// # Safety
     /// `bytes` bytes at `at` stay where they are until [`RawWindow::free`] returns, and whoever
     /// uses them meanwhile knows that others do, too.
-    pub unsafe fn promised(at: *mut u8, bytes: usize) -> Brought {
-        Brought::Memory(Held::promised(at, bytes))
+    pub unsafe fn promised(at: *mut u8, bytes: usize) -> Flavor {
+        Flavor::Create(Held::promised(at, bytes))
     }
 
     /// The window's own communicator.

@@ -2,7 +2,7 @@
 
 use super::accesses::target_of;
 use super::memory::Held;
-use super::raw::{Brought, RawWindow, Updates};
+use super::raw::{Flavor, RawWindow, Updates};
 use crate::comm::{Communicator, Group};
 use osier_datatype::{Basic, Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -82,7 +82,7 @@ impl Communicator {
     /// As [`Communicator::window`].
     #[track_caller]
     pub fn window_for<T: Datatype>(&self, len: usize, updates: Updates) -> Result<Window<T>> {
-        let bytes = bytes_of::<T>(len).map(Brought::Bytes);
+        let bytes = bytes_of::<T>(len).map(Flavor::Allocate);
         self.reported(Window::make(self, bytes, updates))
     }
 
@@ -98,8 +98,8 @@ impl Communicator {
     pub fn window_of<T: Datatype>(&self, mut elements: Vec<T>) -> Result<Window<T>> {
         let (at, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&*elements));
         let held = Held::of_value(at, bytes, Box::new(elements));
-        let brought = Ok(Brought::Memory(held));
-        self.reported(Window::make(self, brought, Updates::default()))
+        let flavor = Ok(Flavor::Create(held));
+        self.reported(Window::make(self, flavor, Updates::default()))
     }
 }
 
@@ -114,10 +114,10 @@ fn bytes_of<T>(len: usize) -> Result<usize> {
 
 impl<T: Datatype> Window<T> {
     #[track_caller]
-    fn make(comm: &Communicator, brought: Result<Brought>, updates: Updates) -> Result<Self> {
-        let brought = osier_engine::view::require_dense::<T>().and(brought);
+    fn make(comm: &Communicator, flavor: Result<Flavor>, updates: Updates) -> Result<Self> {
+        let flavor = osier_engine::view::require_dense::<T>().and(flavor);
         Ok(Self {
-            raw: RawWindow::make(comm, brought, size_of::<T>() as u64, updates)?,
+            raw: RawWindow::make(comm, flavor, size_of::<T>() as u64, updates)?,
             elements: PhantomData,
         })
     }
