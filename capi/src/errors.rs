@@ -137,6 +137,7 @@ fn set_handler(on: Handle, errhandler: Handle) -> Res {
 }
 
 fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
+    let mut setter = "MPI_Comm_set_errhandler";
     let (handler, handle) = match on {
         On::Nobody => return code,
         On::Own => own(),
@@ -151,7 +152,10 @@ fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
             Err(_) => own(),
         },
         On::Win(handle) => match win_shared(handle) {
-            Ok(win) => (lock(&win.handler).clone(), handle),
+            Ok(win) => {
+                setter = "MPI_Win_set_errhandler";
+                (lock(&win.handler).clone(), handle)
+            }
             Err(_) => own(),
         },
         On::Given(handler, none) => match Handler::of(handler) {
@@ -172,7 +176,7 @@ fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
         Handler::Fatal | Handler::Abort => {
             let rank = state::rank().map_or(String::new(), |rank| format!("rank {rank}: "));
             osier_engine::diagnose::tell(format_args!(
-                "{rank}{} (hint: MPI_Comm_set_errhandler with MPI_ERRORS_RETURN goes on)",
+                "{rank}{} (hint: {setter} with MPI_ERRORS_RETURN goes on)",
                 say()
             ));
             state::abort(class_of(code).clamp(1, 119));
