@@ -196,7 +196,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// Those that use this rank's part; the epoch is over if none is left.
+    /// The ranks that use this rank's part and have not completed; with none left the exposure epoch ends.
     pub fn posted(&mut self) -> Res<&mut Vec<usize>> {
         let posted = self.posted.as_mut();
         posted.ok_or_else(|| out_of("MPI_Win_wait or MPI_Win_test without MPI_Win_post"))

@@ -1,6 +1,7 @@
 //! Accesses to windows, and the calls that open and close their epochs.
 //!
-//! An access is over when its call returns: requests of these calls are complete.
+//! Each access is complete, at its target too, when its call returns: so are the requests of
+//! these calls.
 
 use crate::abi::*;
 use crate::buffers::{Address, MemoryMut, elements, view, view_mut};
@@ -291,8 +292,8 @@ fn is_swapped(basic: osier::datatype::Basic) -> bool {
     )
 }
 
-/// Hands out the request of an access, which is over.
-fn over(on: Handle, request: *mut Handle) -> Res {
+/// Hands out the request of an access, which is complete.
+fn complete_request(on: Handle, request: *mut Handle) -> Res {
     let handle = complete::sent().unwrap_or_else(|| {
         let (work, on) = (Work::Sent, On::Win(on));
         REQUESTS.insert(Pending { work, on })
@@ -361,7 +362,7 @@ mpi! {
         request: *mut Handle
     ) on On::Win(on); {
         write((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
-        over(on, request)?;
+        complete_request(on, request)?;
     }
 
     fn MPI_Rget, MPI_Rget_c<N>(
@@ -369,7 +370,7 @@ mpi! {
         request: *mut Handle
     ) on On::Win(on); {
         read((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
-        over(on, request)?;
+        complete_request(on, request)?;
     }
 
     fn MPI_Accumulate, MPI_Accumulate_c<N>(
@@ -384,7 +385,7 @@ mpi! {
         op: Handle, on: Handle, request: *mut Handle
     ) on On::Win(on); {
         update((buf, n, ty), None, (rank, disp, at_n, at_ty), op, on)?;
-        over(on, request)?;
+        complete_request(on, request)?;
     }
 
     fn MPI_Get_accumulate, MPI_Get_accumulate_c<N>(
@@ -402,7 +403,7 @@ mpi! {
     ) on On::Win(on); {
         let before = Some((result, result_n, result_ty));
         update((buf, n, ty), before, (rank, disp, at_n, at_ty), op, on)?;
-        over(on, request)?;
+        complete_request(on, request)?;
     }
 
     hot fn MPI_Fetch_and_op(
@@ -463,14 +464,14 @@ mpi! {
 
     fn MPI_Win_test(on: Handle, flag: *mut c_int) on On::Win(on); {
         let win = win(on)?;
-        let over = with_epochs(win, |epochs| {
-            let over = win.raw.test(epochs.posted()?)?;
-            if over {
+        let ended = with_epochs(win, |epochs| {
+            let ended = win.raw.test(epochs.posted()?)?;
+            if ended {
                 epochs.exposed_no_more();
             }
-            Ok(over)
+            Ok(ended)
         })?;
-        put(flag, over.into())?;
+        put(flag, ended.into())?;
     }
 
     hot fn MPI_Win_lock(kind: c_int, rank: c_int, assert: c_int, on: Handle) on On::Win(on); {

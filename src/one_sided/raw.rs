@@ -94,7 +94,7 @@ pub struct RawWindow(pub(super) Arc<Inner>);
 /// A window that no handle has any more, until all ranks have given it back.
 struct PendingFree {
     /// A barrier, behind which nobody uses the memory.
-    over: Option<Collective<()>>,
+    barrier: Option<Collective<()>>,
     memory: Option<(Own, Option<Mutex<List>>)>,
     comm: Communicator,
     _serves: Option<WithThread>,
@@ -103,11 +103,11 @@ struct PendingFree {
 impl PendingFree {
     /// Whether nothing is left to wait for. The memory is given back then, if all ranks have
     /// given the window back.
-    fn is_over(&mut self) -> bool {
-        if self.over.as_mut().is_some_and(|over| !over.test()) {
+    fn is_done(&mut self) -> bool {
+        if self.barrier.as_mut().is_some_and(|barrier| !barrier.test()) {
             return false;
         }
-        let ended = self.over.take().map(Collective::wait);
+        let ended = self.barrier.take().map(Collective::wait);
         match (self.memory.take(), ended) {
             (Some((own, _)), Some(Ok(()))) => drop(own.give_back(&self.comm)),
             // Invariant 1: a rank has failed, and others may still use it.
@@ -132,14 +132,14 @@ impl Drop for Inner {
         };
         // Invariant 1.
         match self.comm.ibarrier() {
-            Ok(over) => {
+            Ok(barrier) => {
                 let mut pending = PendingFree {
-                    over: Some(over),
+                    barrier: Some(barrier),
                     memory: Some((own, self.list.take())),
                     comm: self.comm.clone(),
                     _serves: self.serves.take(),
                 };
-                self.comm.member().keep(Box::new(move || pending.is_over()));
+                self.comm.member().keep(Box::new(move || pending.is_done()));
             }
             Err(_) => std::mem::forget((own, self.list.take())),
         }

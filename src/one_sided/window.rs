@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// ([`Window::lock`], [`Window::lock_all`]), or by ranks that its owner has told
 /// ([`Window::post`], [`Window::start`]).
 ///
-/// Each call returns when its buffer may be used again and the access is over, as its target
+/// Each call returns when its buffer may be used again and the access is complete, as its target
 /// sees it. A part may change at any time, so it is never lent as a slice: [`Window::read`] and
 /// [`Window::write`] copy. What two ranks write to the same elements at once may be mixed
 /// there; updates ([`Epoch::accumulate`], [`Epoch::fetch_and_op`],

@@ -20,6 +20,7 @@
 //! Communication and Computation", ISCA 1992.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Index of a member in a channel's list of members.
 pub type Peer = u32;
@@ -381,6 +382,21 @@ pub enum AtomicOp {
     },
     /// Reads.
     Load,
+}
+
+impl AtomicOp {
+    /// Performs it on a word of this process; the value before.
+    #[inline]
+    pub fn apply(self, word: &AtomicU64) -> u64 {
+        match self {
+            AtomicOp::Add(n) => word.fetch_add(n, Ordering::AcqRel),
+            AtomicOp::Swap(n) => word.swap(n, Ordering::AcqRel),
+            AtomicOp::CompareSwap { expected, new } => word
+                .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|before| before),
+            AtomicOp::Load => word.load(Ordering::Acquire),
+        }
+    }
 }
 
 /// How a one-sided operation went on.

@@ -26,7 +26,7 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
@@ -260,15 +260,7 @@ pub(crate) fn aligned(address: usize) -> Result<usize, TransportError> {
 /// `at` is aligned to 8, alive, and during the call reached only by atomics.
 pub(crate) unsafe fn perform(at: *mut u64, op: AtomicOp) -> u64 {
     // SAFETY: by the caller's promise.
-    let at = unsafe { AtomicU64::from_ptr(at) };
-    match op {
-        AtomicOp::Add(n) => at.fetch_add(n, Ordering::AcqRel),
-        AtomicOp::Swap(n) => at.swap(n, Ordering::AcqRel),
-        AtomicOp::CompareSwap { expected, new } => at
-            .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
-            .unwrap_or_else(|before| before),
-        AtomicOp::Load => at.load(Ordering::Acquire),
-    }
+    op.apply(unsafe { AtomicU64::from_ptr(at) })
 }
 
 impl Endpoint for Loopback {

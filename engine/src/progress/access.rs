@@ -44,7 +44,7 @@ pub struct Ticket(u64);
 /// How an access goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// It is over; of an atomic, the value before.
+    /// It is complete; of an atomic, the value before.
     Done(u64),
     /// Under way.
     Under(Ticket),
@@ -90,7 +90,7 @@ struct Exported {
 // SAFETY: invariant 3: an address that is tied to no thread.
 unsafe impl Send for Exported {}
 
-/// Accesses of a lane that are under way, or over and not taken.
+/// Accesses of a lane that are under way, or complete and not taken.
 #[derive(Default)]
 pub(crate) struct Accesses {
     open: BTreeMap<Ticket, Open>,
@@ -298,7 +298,7 @@ impl Lane {
     /// The transport cannot, or the peer has ended.
     ///
     /// # Safety
-    /// `to` is writable for as many bytes until the access is over, and nothing else uses it.
+    /// `to` is writable for as many bytes until the access is complete, and nothing else uses it.
     pub unsafe fn begin_get(
         &mut self,
         peer: u32,
@@ -322,7 +322,7 @@ impl Lane {
     /// As [`Lane::begin_get`].
     ///
     /// # Safety
-    /// `from` is readable for as many bytes until the access is over, and nobody writes them.
+    /// `from` is readable for as many bytes until the access is complete, and nobody writes them.
     pub unsafe fn begin_put(
         &mut self,
         peer: u32,

@@ -135,7 +135,7 @@ impl Path<'_> {
     }
 
     /// Begins accesses, as long as `next` has one more, and waits for all. The first error is
-    /// returned when all are over (invariant 3).
+    /// returned when all are complete (invariant 3).
     fn each(&self, mut next: impl FnMut(&mut Lane) -> Option<Result<Begun>>) -> Result<u64> {
         let (mut value, mut failed) = (0, None);
         let mut under_way = VecDeque::new();
@@ -241,14 +241,7 @@ impl Place {
         };
         // SAFETY: invariants 1, 2 and 4.
         let word = unsafe { AtomicU64::from_ptr(at.cast()) };
-        Ok(match op {
-            AtomicOp::Add(n) => word.fetch_add(n, Ordering::AcqRel),
-            AtomicOp::Swap(n) => word.swap(n, Ordering::AcqRel),
-            AtomicOp::Load => word.load(Ordering::Acquire),
-            AtomicOp::CompareSwap { expected, new } => word
-                .compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
-                .unwrap_or_else(|before| before),
-        })
+        Ok(op.apply(word))
     }
 
     /// Writes the bytes of `from` to those of `target`, a view of as many whose addresses count
@@ -282,7 +275,7 @@ impl Place {
         path.each(|lane| {
             let (run, packed) = pieces.next()?;
             let (offset, from) = (run.start as u64, at.wrapping_add(packed));
-            // SAFETY: invariant 3: a part of the bytes, until all accesses are over.
+            // SAFETY: invariant 3: a part of the bytes, until all accesses are complete.
             Some(unsafe { lane.begin_put(path.peer, key, offset, from, run.len()) })
         })?;
         Ok(())
@@ -316,7 +309,7 @@ impl Place {
         path.each(|lane| {
             let (run, packed) = pieces.next()?;
             let (offset, to) = (run.start as u64, at.wrapping_add(packed));
-            // SAFETY: invariant 3: a part of the bytes, until all accesses are over.
+            // SAFETY: invariant 3: a part of the bytes, until all accesses are complete.
             Some(unsafe { lane.begin_get(path.peer, key, offset, to, run.len()) })
         })?;
         if !packed.is_empty() {

@@ -369,7 +369,7 @@ mod tests {
         let at = there.as_mut_ptr().cast();
         // SAFETY: invariants 1 and 2: an array of this thread.
         assert_eq!(unsafe { compare_and_swap(at, 4, 5, 6) }, 5);
-        // SAFETY: invariants 1 and 2: as above.
+        // SAFETY: invariants 1 and 2: the same array.
         assert_eq!(unsafe { compare_and_swap(at, 4, 5, 7) }, 6);
         assert_eq!(there, [6, 9]);
     }

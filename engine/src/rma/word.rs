@@ -368,8 +368,7 @@ mod loom_tests {
         }
     }
 
-    /// A lock is held by one or shared, and whoever waits is woken: else the model does not
-    /// end.
+    /// Exclusive holders exclude all others, and no wakeup is lost: else the model does not end.
     fn play(holds: [Hold; 2]) {
         loom::model(move || {
             let word = Arc::new(AtomicU64::new(0));

@@ -1235,17 +1235,8 @@ impl Endpoint for ShmEndpoint {
         };
         // SAFETY: invariant 4; aligned by the check, and reached by atomics on all sides
         // while it is exported for them (invariant 5).
-        let word = unsafe { &*at.cast::<AtomicU64>() };
-        Ok(OneSided::Done(match op {
-            AtomicOp::Add(n) => word.fetch_add(n, Ordering::AcqRel),
-            AtomicOp::Swap(n) => word.swap(n, Ordering::AcqRel),
-            AtomicOp::Load => word.load(Ordering::Acquire),
-            AtomicOp::CompareSwap { expected, new } => {
-                match word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(before) | Err(before) => before,
-                }
-            }
-        }))
+        let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(at.cast()) };
+        Ok(OneSided::Done(op.apply(word)))
     }
 
     fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {
