@@ -68,7 +68,7 @@ pub const USER: &[Variable] = &[
     Variable {
         name: "OSIER_CHECK",
         default: "off",
-        meaning: "the checks that run: signature, buffers, leaks, ready, collectives, threads, or all; payload, too, by name; fatal ends the job at the first finding; also osier run --check",
+        meaning: "the checks that run: signature, buffers, leaks, ready, collectives, threads, windows, or all; payload, too, by name; fatal ends the job at the first finding; also osier run --check",
         syntax: Syntax::Text(|text| text.parse::<Setting>().map(drop)),
     },
     Variable {

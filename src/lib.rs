@@ -87,7 +87,7 @@
 //! | `config` | environment variables |
 //! | `coll` | collective calls |
 //! | `create` | communicators made from others |
-//! | `one_sided` | windows |
+//! | `one_sided` | windows, symmetric heaps |
 //! | `tasks` | task graphs on a communicator |
 //! | `bootstrap` | how a process becomes a rank |
 //! | `measure` | measurements of the machine |
@@ -269,7 +269,8 @@ pub mod requests {
 /// [`rma::Window`] has an example.
 pub mod rma {
     pub use crate::one_sided::{
-        Change, Epoch, Locked, LockedAll, Posted, Started, Updates, Window,
+        Change, Epoch, Locked, LockedAll, Posted, SignalOp, Started, Symmetric, SymmetricHeap,
+        Updates, Window,
     };
     #[doc(hidden)]
     pub use crate::one_sided::{Flavor, RawWindow, target_of};

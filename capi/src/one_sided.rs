@@ -130,6 +130,12 @@ fn change(op: Handle) -> Res<Change> {
     }
 }
 
+/// Whether a program is trusted that no other lock is in the way. A lock that is checked has to be
+/// known.
+fn trusts(win: &Win, assert: c_int) -> bool {
+    assert & MPI_MODE_NOCHECK != 0 && !win.raw.is_checked()
+}
+
 /// An operator that does not fit its data is an error of the operator.
 fn of_op(e: osier::Error) -> Fail {
     Fail::from(e).class(MPI_ERR_TYPE, MPI_ERR_OP)
@@ -340,8 +346,7 @@ fn flush(rank: c_int, on: Handle) -> Res {
 fn flush_all(on: Handle) -> Res {
     let win = win(on)?;
     with_epochs(win, |epochs| epochs.flush(None))?;
-    win.raw.flush_all();
-    Ok(())
+    Ok(win.raw.flush_all()?)
 }
 
 mpi! {
@@ -487,7 +492,7 @@ mpi! {
         }
         let rank = checked(win, rank)?;
         let held = match hold {
-            _ if assert & MPI_MODE_NOCHECK != 0 => Held::Unchecked,
+            _ if trusts(win, assert) => Held::Unchecked,
             Hold::Shared => Held::Shared,
             Hold::Exclusive => Held::Exclusive,
         };
@@ -527,7 +532,7 @@ mpi! {
     fn MPI_Win_lock_all(assert: c_int, on: Handle) on On::Win(on); {
         known_assert(assert, ASSERTS)?;
         let win = win(on)?;
-        let checked = assert & MPI_MODE_NOCHECK == 0;
+        let checked = !trusts(win, assert);
         with_epochs(win, |epochs| epochs.lock_all(checked))?;
         if checked {
             win.raw.lock_all();
@@ -538,7 +543,7 @@ mpi! {
         let win = win(on)?;
         match with_epochs(win, |epochs| epochs.unlock_all())? {
             true => win.raw.unlock_all()?,
-            false => win.raw.flush_all(),
+            false => win.raw.flush_all()?,
         }
     }
 

@@ -51,6 +51,17 @@ fn buffers_of_the_host() {
 }
 
 #[test]
+fn symmetric_heaps() {
+    verifies("run -n 3 --bind none -- integer_sort --keys 5000 --repeat 2");
+    verifies("run -n 3 --bind none -- hash_table --words 3000 --distinct 200");
+    verifies("run -n 4 --bind none -- work_stealing --tasks 60 --numbers 100");
+    // By messages that owners serve.
+    verifies("run -n 2 --delay 10us --bind none -- integer_sort --keys 500 --repeat 1");
+    verifies("run -n 2 --delay 10us --bind none -- hash_table --words 100 --distinct 20");
+    verifies("run -n 2 --delay 10us --bind none -- work_stealing --tasks 20 --numbers 10");
+}
+
+#[test]
 fn buffers_of_devices() {
     if beside("libosier_emulated_cuda.so").is_none() {
         return needs::missing("driver", "it was not built beside the programs");

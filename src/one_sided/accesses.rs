@@ -11,12 +11,14 @@
 )]
 
 use super::attached::Seen;
+use super::check::{Does, Watch};
 use super::raw::{Known, RawWindow};
 use osier_datatype::{Basic, Element, Layout, Operator, Signature};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::Part;
 use osier_engine::rma::update::{Change, Update};
 use osier_engine::view::{RawView, copy_contiguous};
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 impl Known {
@@ -39,28 +41,40 @@ fn flat(view: &RawView, there: *mut u8, bytes: usize) -> Option<*mut u8> {
 }
 
 impl RawWindow {
-    /// Runs `f` on the part that an access goes to, with the target's bytes from the part's
-    /// first on, once the access is sound.
-    #[inline]
-    fn with_part<R>(
+    /// When an access of the slower way begins, if that is to be known.
+    fn begins(&self) -> Option<u64> {
+        self.0.watch.as_ref().map(Watch::now)
+    }
+
+    /// Notes an access that was made, where that is asked for.
+    #[track_caller]
+    fn made(&self, begun: Option<u64>, does: Does, rank: usize, target: &RawView) -> Result<()> {
+        match (&self.0.watch, begun) {
+            (Some(watch), Some(begun)) => watch.note(self.comm(), does, rank, target, begun),
+            _ => Ok(()),
+        }
+    }
+
+    /// The part that an access goes to, and the target's bytes from its first on, once the access
+    /// is sound.
+    fn sound<'t>(
         &self,
         what: &str,
         rank: usize,
         local: &[&RawView],
-        target: &RawView,
-        f: impl FnOnce(&Part, &RawView) -> Result<R>,
-    ) -> Result<R> {
+        target: &'t RawView,
+    ) -> Result<(Part, Cow<'t, RawView>)> {
         let known = self.known(rank)?;
-        if let Some(seen) = &known.attached
-            && target.bytes() > 0
-        {
-            let sync = (&known.part, &self.0.records[rank].sync);
-            let (part, target) = Seen::find(seen, &self.path(rank), sync, target)?;
-            check(what, rank, local, &part, &target)?;
-            return f(&part, &target);
-        }
-        check(what, rank, local, &known.part, target)?;
-        f(&known.part, target)
+        let (part, target) = match &known.attached {
+            Some(seen) if target.bytes() > 0 => {
+                let sync = (&known.part, &self.0.records[rank].sync);
+                let (part, target) = Seen::find(seen, &self.path(rank), sync, target)?;
+                (part, Cow::Owned(target))
+            }
+            _ => (known.part, Cow::Borrowed(target)),
+        };
+        check(what, rank, local, &part, &target)?;
+        Ok((part, target))
     }
 
     /// Where `bytes` bytes at `offset` of a rank's part lie, if it is used by address, they lie
@@ -117,6 +131,7 @@ impl RawWindow {
     /// # Safety
     /// The bytes of `from` are readable.
     #[inline]
+    #[track_caller]
     pub unsafe fn put(&self, from: &RawView, rank: usize, target: &RawView) -> Result<()> {
         if let Some(to) = self.known(rank)?.run(target)
             && let Some(from) = flat(from, to, target.bytes())
@@ -125,10 +140,11 @@ impl RawWindow {
             unsafe { copy_contiguous(from, to, target.bytes()) };
             return Ok(());
         }
-        self.with_part("put", rank, &[from], target, |part, target| {
-            // SAFETY: invariants 1 and 2; apart by the check.
-            unsafe { part.put(&self.path(rank), from, target) }
-        })
+        let begun = self.begins();
+        let (part, bytes) = self.sound("put", rank, &[from], target)?;
+        // SAFETY: invariants 1 and 2; apart by the check.
+        unsafe { part.put(&self.path(rank), from, &bytes) }?;
+        self.made(begun, Does::Put, rank, target)
     }
 
     /// Reads `target`, as [`RawWindow::put`] has it, to `to`.
@@ -139,6 +155,7 @@ impl RawWindow {
     /// # Safety
     /// The bytes of `to` are writable, and nobody else uses them.
     #[inline]
+    #[track_caller]
     pub unsafe fn get(&self, to: &RawView, rank: usize, target: &RawView) -> Result<()> {
         if let Some(from) = self.known(rank)?.run(target)
             && let Some(to) = flat(to, from, target.bytes())
@@ -147,10 +164,11 @@ impl RawWindow {
             unsafe { copy_contiguous(from, to, target.bytes()) };
             return Ok(());
         }
-        self.with_part("get", rank, &[to], target, |part, target| {
-            // SAFETY: invariants 1 and 2; apart by the check.
-            unsafe { part.get(&self.path(rank), to, target) }
-        })
+        let begun = self.begins();
+        let (part, bytes) = self.sound("get", rank, &[to], target)?;
+        // SAFETY: invariants 1 and 2; apart by the check.
+        unsafe { part.get(&self.path(rank), to, &bytes) }?;
+        self.made(begun, Does::Get, rank, target)
     }
 
     /// What a change does to the elements of a target.
@@ -210,35 +228,35 @@ impl RawWindow {
             (None, false) => &both[1..],
             (None, true) => &[],
         };
-        self.with_part("accumulate", rank, local, target, |part, target| {
-            let mut packed = Vec::new();
-            let operand = match given.as_contiguous() {
-                Some(at) => at.cast_const(),
-                None if keeps => std::ptr::null(),
-                None => {
-                    packed.resize(bytes, 0u8);
-                    // SAFETY: invariant 2: all bytes, and a vector of as many.
-                    unsafe { given.pack(0..bytes, packed.as_mut_ptr()) };
-                    packed.as_ptr()
-                }
-            };
-            let mut was = Vec::new();
-            let to = before.map(|view| match view.as_contiguous() {
-                Some(at) => at,
-                None => {
-                    was.resize(bytes, 0u8);
-                    was.as_mut_ptr()
-                }
-            });
-            let path = self.path(rank);
-            // SAFETY: invariants 1 and 2.
-            unsafe { part.update(&path, &update, target, operand, to) }?;
-            if let Some(before) = before.filter(|_| !was.is_empty()) {
-                // SAFETY: invariant 2: all bytes, from a vector of as many.
-                unsafe { before.unpack(0..bytes, was.as_ptr()) };
+        let begun = self.begins();
+        let (part, elements) = self.sound("accumulate", rank, local, target)?;
+        let mut packed = Vec::new();
+        let operand = match given.as_contiguous() {
+            Some(at) => at.cast_const(),
+            None if keeps => std::ptr::null(),
+            None => {
+                packed.resize(bytes, 0u8);
+                // SAFETY: invariant 2: all bytes, and a vector of as many.
+                unsafe { given.pack(0..bytes, packed.as_mut_ptr()) };
+                packed.as_ptr()
             }
-            Ok(())
-        })
+        };
+        let mut was = Vec::new();
+        let to = before.map(|view| match view.as_contiguous() {
+            Some(at) => at,
+            None => {
+                was.resize(bytes, 0u8);
+                was.as_mut_ptr()
+            }
+        });
+        let path = self.path(rank);
+        // SAFETY: invariants 1 and 2.
+        unsafe { part.update(&path, &update, &elements, operand, to) }?;
+        if let Some(before) = before.filter(|_| !was.is_empty()) {
+            // SAFETY: invariant 2: all bytes, from a vector of as many.
+            unsafe { before.unpack(0..bytes, was.as_ptr()) };
+        }
+        self.made(begun, Does::Update(change), rank, target)
     }
 
     /// Replaces an element of `size` bytes by `new` if it is `expected`, both in the lower bytes
@@ -257,23 +275,32 @@ impl RawWindow {
             return (known.part).compare_and_swap(&path, (at, size), expected, new);
         }
         let target = RawView::untyped(std::ptr::without_provenance_mut(at), size);
-        self.with_part("compare-and-swap", rank, &[], &target, |part, target| {
-            let at = (target.origin.addr(), size);
-            part.compare_and_swap(&self.path(rank), at, expected, new)
-        })
+        let begun = self.begins();
+        let (part, element) = self.sound("compare-and-swap", rank, &[], &target)?;
+        let place = (element.origin.addr(), size);
+        let before = part.compare_and_swap(&self.path(rank), place, expected, new)?;
+        self.made(begun, Does::Swap, rank, &target)?;
+        Ok(before)
     }
 
     /// What was written to a rank's part can be seen by it behind this.
     #[inline]
     pub fn flush(&self, rank: usize) -> Result<()> {
         self.known(rank)?.part.flush();
-        Ok(())
+        match &self.0.watch {
+            None => Ok(()),
+            Some(watch) => watch.flushed(self.comm(), Some(rank)),
+        }
     }
 
     /// As [`RawWindow::flush`], of all ranks.
     #[inline]
-    pub fn flush_all(&self) {
+    pub fn flush_all(&self) -> Result<()> {
         std::sync::atomic::fence(Ordering::SeqCst);
+        match &self.0.watch {
+            None => Ok(()),
+            Some(watch) => watch.flushed(self.comm(), None),
+        }
     }
 }
 

@@ -22,19 +22,33 @@ impl RawWindow {
     #[track_caller]
     pub fn lock(&self, rank: usize, hold: Hold) -> Result<()> {
         let known = self.known(rank)?;
-        known.part.lock(&self.path(rank), LockOf::Epochs, hold)
+        known.part.lock(&self.path(rank), LockOf::Epochs, hold)?;
+        if let Some(watch) = &self.0.watch {
+            watch.locked(rank);
+        }
+        Ok(())
     }
 
     /// Gives the lock of a rank's part back.
     pub fn unlock(&self, rank: usize, hold: Hold) -> Result<()> {
+        self.flush(rank)?;
+        if let Some(watch) = &self.0.watch {
+            watch.unlocked(rank);
+        }
+        self.give_back(rank, hold)
+    }
+
+    fn give_back(&self, rank: usize, hold: Hold) -> Result<()> {
         let part = &self.known(rank)?.part;
-        part.flush();
         part.unlock(&self.path(rank), LockOf::Epochs, hold)
     }
 
     /// Opens an epoch on all ranks. Each is locked when it is first used.
     pub fn lock_all(&self) {
         *self.on_all() += 1;
+        if let Some(watch) = &self.0.watch {
+            watch.locked_all();
+        }
     }
 
     fn on_all(&self) -> std::sync::MutexGuard<'_, usize> {
@@ -61,7 +75,10 @@ impl RawWindow {
 
     /// Closes an epoch on all ranks.
     pub fn unlock_all(&self) -> Result<()> {
-        self.flush_all();
+        self.flush_all()?;
+        if let Some(watch) = &self.0.watch {
+            watch.unlocked_all();
+        }
         let mut open = self.on_all();
         *open -= 1;
         if *open > 0 {
@@ -72,7 +89,7 @@ impl RawWindow {
             if let Some(known) = cell.get()
                 && known.by_all.swap(false, Ordering::AcqRel)
             {
-                let unlocked = self.unlock(rank, Hold::Shared);
+                let unlocked = self.give_back(rank, Hold::Shared);
                 first = first.and(unlocked);
             }
         }
@@ -82,8 +99,12 @@ impl RawWindow {
     /// Ends what was begun before, on all ranks. Collective.
     #[track_caller]
     pub fn fence(&self) -> Result<()> {
-        self.flush_all();
-        self.comm().barrier()
+        self.flush_all()?;
+        self.comm().barrier()?;
+        match &self.0.watch {
+            None => Ok(()),
+            Some(watch) => watch.fenced(self.comm()),
+        }
     }
 
     /// The members of a group, as ranks of the window.
@@ -100,6 +121,9 @@ impl RawWindow {
 
     /// Tells ranks that they may use this rank's part.
     pub fn post(&self, origins: &[usize]) -> Result<()> {
+        if let Some(watch) = &self.0.watch {
+            watch.posted(origins);
+        }
         let nothing: [u8; 0] = [];
         let mut ranks = origins.iter();
         ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, POST_TAG))
@@ -108,7 +132,11 @@ impl RawWindow {
     /// Waits until ranks have told that their parts may be used.
     #[track_caller]
     pub fn start(&self, targets: &[usize]) -> Result<()> {
-        self.hear(targets, POST_TAG)
+        self.hear(targets, POST_TAG)?;
+        if let Some(watch) = &self.0.watch {
+            watch.started(targets);
+        }
+        Ok(())
     }
 
     #[track_caller]
@@ -121,7 +149,10 @@ impl RawWindow {
 
     /// Tells ranks that this one uses their parts no more.
     pub fn complete(&self, targets: &[usize]) -> Result<()> {
-        self.flush_all();
+        self.flush_all()?;
+        if let Some(watch) = &self.0.watch {
+            watch.completes(self.comm(), targets)?;
+        }
         let nothing: [u8; 0] = [];
         let mut ranks = targets.iter();
         ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, COMPLETE_TAG))
@@ -130,7 +161,11 @@ impl RawWindow {
     /// Waits until ranks use this rank's part no more.
     #[track_caller]
     pub fn wait(&self, origins: &[usize]) -> Result<()> {
-        self.hear(origins, COMPLETE_TAG)
+        self.hear(origins, COMPLETE_TAG)?;
+        match &self.0.watch {
+            None => Ok(()),
+            Some(watch) => watch.waited(self.comm(), origins),
+        }
     }
 
     /// Takes those out of a list that use this rank's part no more. True if none is left.
@@ -140,7 +175,9 @@ impl RawWindow {
                 None => return Ok(false),
                 Some(_) => self.comm().recv(&mut [0u8; 0], *rank, COMPLETE_TAG)?,
             };
-            origins.pop();
+            if let (Some(watch), Some(rank)) = (&self.0.watch, origins.pop()) {
+                watch.waited(self.comm(), &[rank])?;
+            }
         }
         Ok(true)
     }

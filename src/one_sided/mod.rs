@@ -4,24 +4,33 @@
 //! |---|---|
 //! | `accesses` | accesses to parts: their checks, the short way of one run |
 //! | `attached` | memory that is attached to dynamic windows |
+//! | `check` | conflicting accesses: `OSIER_CHECK=windows` |
 //! | `epochs` | locks, fences, post and start |
 //! | `memory` | memory of a rank's own part |
+//! | `offsets` | which bytes of a symmetric heap are free |
 //! | `raw` | windows in bytes: made, used and given back |
 //! | `record` | what all ranks know of each other's parts |
+//! | `symmetric` | symmetric heaps |
 //! | `window` | windows of elements, and their epochs |
+//! | `words` | elements as words of a compare-and-swap |
 //!
 //! How a part is reached, copied, updated and locked is the engine's
 //! ([`osier_engine::rma`]).
 
 mod accesses;
 mod attached;
+mod check;
 mod epochs;
 mod memory;
+mod offsets;
 mod raw;
 mod record;
+mod symmetric;
 mod window;
+mod words;
 
 pub use accesses::target_of;
 pub use osier_engine::rma::update::Change;
 pub use raw::{Flavor, RawWindow, Updates};
+pub use symmetric::{SignalOp, Symmetric, SymmetricHeap};
 pub use window::{Epoch, Locked, LockedAll, Posted, Started, Window};

@@ -21,6 +21,7 @@
 )]
 
 use super::attached::{List, Seen};
+use super::check::Watch;
 use super::memory::Held;
 use super::record::{Record, exchange, is_reached_by_all};
 use crate::coll::Collective;
@@ -36,7 +37,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// A part that was looked into.
 pub(super) struct Known {
     pub part: Part,
-    /// Where it lies, if it is used by address and not dynamic; else null.
+    /// Where it lies, if it is used by address, not dynamic and not checked; else null.
     pub at: *mut u8,
     /// It is locked, shared, by the epoch on all ranks.
     pub by_all: AtomicBool,
@@ -78,6 +79,8 @@ pub(super) struct Inner {
     pub comm: Communicator,
     pub records: Box<[Record]>,
     pub known: Box<[OnceLock<Known>]>,
+    /// Looks for conflicting accesses, where that is asked for.
+    pub watch: Option<Watch>,
     /// Epochs on all ranks that are open here.
     pub on_all: Mutex<usize>,
     own: Option<Own>,
@@ -274,8 +277,10 @@ impl RawWindow {
             !keys.all(|key| lane.is_used_without_us(key))
         };
         let serves = serves.then(|| comm.core().with_progress_thread());
+        let watch = Watch::of(&comm);
         Ok(Self(Arc::new(Inner {
             comm,
+            watch,
             records: records.into(),
             known,
             on_all: Mutex::new(0),
@@ -339,6 +344,18 @@ impl RawWindow {
         &self.0.comm
     }
 
+    /// Whether accesses are looked at for conflicts.
+    pub fn is_checked(&self) -> bool {
+        self.0.watch.is_some()
+    }
+
+    /// Accesses of the window are in no epoch, as if it was locked on all ranks for good.
+    pub(super) fn is_without_epochs(&self) {
+        if let Some(watch) = &self.0.watch {
+            watch.locked_all();
+        }
+    }
+
     /// The way to a rank.
     #[inline]
     pub(super) fn path(&self, rank: usize) -> Path<'_> {
@@ -387,7 +404,8 @@ impl RawWindow {
         let bytes = record.data.bytes as usize;
         // SAFETY: invariant 1; sync blocks are made by `make` on every rank.
         let part = unsafe { Part::new(data, sync, bytes, record.by_lock) };
-        let at = part.address().filter(|_| inner.list.is_none());
+        let is_short = inner.list.is_none() && inner.watch.is_none();
+        let at = part.address().filter(|_| is_short);
         Ok(cell.get_or_init(|| Known {
             part,
             at: at.unwrap_or(std::ptr::null_mut()),
@@ -426,6 +444,24 @@ impl RawWindow {
         Ok(self.known(rank)?.part.reach())
     }
 
+    /// Wakes a rank that waits for a change of its part, behind such a change.
+    #[inline]
+    pub(super) fn tell(&self, rank: usize) -> Result<()> {
+        self.known(rank)?.part.tell(&self.path(rank))
+    }
+
+    /// Waits until this rank's own part is as `wanted` finds it.
+    #[track_caller]
+    pub(super) fn await_change<R>(
+        &self,
+        what: impl Fn() -> String,
+        wanted: impl FnMut() -> Option<R>,
+    ) -> Result<R> {
+        let own = self.comm().rank();
+        let known = self.known(own)?;
+        known.part.await_change(&self.path(own), what, wanted)
+    }
+
     /// Waits until all ranks give the window back; the value whose memory this rank's part was.
     /// Collective.
     #[track_caller]
@@ -434,6 +470,9 @@ impl RawWindow {
             let message = "a window that has other handles (hint: drop its epochs first)";
             Error::new(ErrorKind::Argument, message)
         })?;
+        if let Some(watch) = &inner.watch {
+            watch.fenced(&inner.comm)?;
+        }
         inner.comm.barrier()?;
         let own = inner.own.take();
         Ok(own.and_then(|own| own.give_back(&inner.comm).into_value()))

@@ -3,8 +3,9 @@
 use super::accesses::target_of;
 use super::memory::Held;
 use super::raw::{Flavor, RawWindow, Updates};
+use super::words::{value_of, word_of};
 use crate::comm::{Communicator, Group};
-use osier_datatype::{Basic, Datatype, Layout};
+use osier_datatype::{Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::update::Change;
 use osier_engine::rma::word::Hold;
@@ -167,6 +168,7 @@ impl<T: Datatype> Window<T> {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::WindowRange`], if there are not so many.
+    #[track_caller]
     pub fn read(&self, at: usize, to: &mut [T]) -> Result<()> {
         let rank = self.raw.comm().rank();
         self.any().get(to, rank, at)
@@ -176,6 +178,7 @@ impl<T: Datatype> Window<T> {
     ///
     /// # Errors
     /// As [`Window::read`].
+    #[track_caller]
     pub fn write(&self, at: usize, from: &[T]) -> Result<()> {
         let rank = self.raw.comm().rank();
         self.any().put(from, rank, at)
@@ -185,6 +188,7 @@ impl<T: Datatype> Window<T> {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::OutOfMemory`].
+    #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let elements = osier_engine::view::zeroed_vec(self.len());
         let mut elements = self.reported(elements)?;
@@ -398,6 +402,12 @@ impl<T: Datatype> Epoch<'_, T> {
         ))
     }
 
+    /// Instances of a layout in a rank's part that are to be written.
+    fn written(at: usize, layout: &Layout, count: usize) -> Result<RawView> {
+        layout.check_receive(count)?;
+        target_of(bytes_of::<T>(at)?, layout, count)
+    }
+
     /// Writes the elements of a buffer to a rank's part, from `at` on.
     ///
     /// # Errors
@@ -408,11 +418,11 @@ impl<T: Datatype> Epoch<'_, T> {
     #[inline]
     #[track_caller]
     pub fn put<B: Buffer + ?Sized>(&self, from: &B, rank: usize, at: usize) -> Result<()> {
-        let put = from.lend(|view| {
-            let view = view.as_raw();
-            let target = Self::elements(at, view.bytes())?;
-            self.put_raw(view, rank, &target)
-        });
+        let view = from.view();
+        let put = match Self::elements(at, view.as_raw().bytes()) {
+            Ok(target) => self.put_raw(view.as_raw(), rank, &target),
+            Err(e) => Err(e),
+        };
         self.window.reported(put)
     }
 
@@ -430,11 +440,10 @@ impl<T: Datatype> Epoch<'_, T> {
         layout: &Layout,
         count: usize,
     ) -> Result<()> {
-        let put = from.lend(|view| {
-            layout.check_receive(count)?;
-            let target = target_of(bytes_of::<T>(at)?, layout, count)?;
-            self.put_raw(view.as_raw(), rank, &target)
-        });
+        let put = match Self::written(at, layout, count) {
+            Ok(target) => self.put_raw(from.view().as_raw(), rank, &target),
+            Err(e) => Err(e),
+        };
         self.window.reported(put)
     }
 
@@ -453,11 +462,11 @@ impl<T: Datatype> Epoch<'_, T> {
     #[inline]
     #[track_caller]
     pub fn get<B: BufferMut + ?Sized>(&self, to: &mut B, rank: usize, at: usize) -> Result<()> {
-        let got = to.lend_mut(|view| {
-            let view = view.as_raw();
-            let target = Self::elements(at, view.bytes())?;
-            self.get_raw(view, rank, &target)
-        });
+        let view = to.view_mut();
+        let got = match Self::elements(at, view.as_raw().bytes()) {
+            Ok(target) => self.get_raw(view.as_raw(), rank, &target),
+            Err(e) => Err(e),
+        };
         self.window.reported(got)
     }
 
@@ -475,10 +484,11 @@ impl<T: Datatype> Epoch<'_, T> {
         layout: &Layout,
         count: usize,
     ) -> Result<()> {
-        let got = to.lend_mut(|view| {
-            let target = target_of(bytes_of::<T>(at)?, layout, count)?;
-            self.get_raw(view.as_raw(), rank, &target)
-        });
+        let target = bytes_of::<T>(at).and_then(|at| target_of(at, layout, count));
+        let got = match target {
+            Ok(target) => self.get_raw(to.view_mut().as_raw(), rank, &target),
+            Err(e) => Err(e),
+        };
         self.window.reported(got)
     }
 
@@ -506,11 +516,11 @@ impl<T: Datatype> Epoch<'_, T> {
         at: usize,
         op: impl Into<Change>,
     ) -> Result<()> {
-        let updated = given.lend(|view| {
-            let view = view.as_raw();
-            let target = Self::elements(at, view.bytes())?;
-            self.update(op.into(), view, rank, &target, None)
-        });
+        let view = given.view();
+        let updated = match Self::elements(at, view.as_raw().bytes()) {
+            Ok(target) => self.update(op.into(), view.as_raw(), rank, &target, None),
+            Err(e) => Err(e),
+        };
         self.window.reported(updated)
     }
 
@@ -527,11 +537,10 @@ impl<T: Datatype> Epoch<'_, T> {
         (layout, count): (&Layout, usize),
         op: impl Into<Change>,
     ) -> Result<()> {
-        let updated = given.lend(|view| {
-            layout.check_receive(count)?;
-            let target = target_of(bytes_of::<T>(at)?, layout, count)?;
-            self.update(op.into(), view.as_raw(), rank, &target, None)
-        });
+        let updated = match Self::written(at, layout, count) {
+            Ok(target) => self.update(op.into(), given.view().as_raw(), rank, &target, None),
+            Err(e) => Err(e),
+        };
         self.window.reported(updated)
     }
 
@@ -549,13 +558,12 @@ impl<T: Datatype> Epoch<'_, T> {
         at: usize,
         op: impl Into<Change>,
     ) -> Result<()> {
-        let updated = given.lend(|given| {
-            before.lend_mut(|before| {
-                let before = before.as_raw();
-                let target = Self::elements(at, before.bytes())?;
-                self.update(op.into(), given.as_raw(), rank, &target, Some(before))
-            })
-        });
+        let (given, before) = (given.view(), before.view_mut());
+        let (given, before) = (given.as_raw(), before.as_raw());
+        let updated = match Self::elements(at, before.bytes()) {
+            Ok(target) => self.update(op.into(), given, rank, &target, Some(before)),
+            Err(e) => Err(e),
+        };
         self.window.reported(updated)
     }
 
@@ -588,8 +596,10 @@ impl<T: Datatype> Epoch<'_, T> {
         let mut before = value;
         let given = RawView::of_slice((&raw const value).cast_mut(), 1);
         let was = RawView::of_slice(&raw mut before, 1);
-        let updated = Self::elements(at, size_of::<T>())
-            .and_then(|target| self.update(op.into(), &given, rank, &target, Some(&was)));
+        let updated = match Self::elements(at, size_of::<T>()) {
+            Ok(target) => self.update(op.into(), &given, rank, &target, Some(&was)),
+            Err(e) => Err(e),
+        };
         self.window.reported(updated)?;
         Ok(before)
     }
@@ -608,25 +618,11 @@ impl<T: Datatype> Epoch<'_, T> {
 
     #[track_caller]
     fn swap(&self, expected: T, new: T, rank: usize, at: usize) -> Result<T> {
-        let size = size_of::<T>();
-        if !T::BASIC.is_some_and(is_swapped) || size > size_of::<u64>() {
-            return Err(Error::new(
-                ErrorKind::Datatype,
-                "a compare-and-swap of elements that are no integers of at most eight bytes",
-            ));
-        }
+        let words = (word_of(&expected)?, word_of(&new)?);
         self.may_use(rank)?;
-        let word = |value: &T| {
-            let mut word = 0u64;
-            let from = std::ptr::from_ref(value).cast::<u8>();
-            // SAFETY: an element has so many bytes, none of them padding, and a word eight.
-            unsafe { std::ptr::copy_nonoverlapping(from, (&raw mut word).cast(), size) };
-            word
-        };
-        let at = (bytes_of::<T>(at)?, size);
-        let before = (self.window.raw).compare_and_swap(rank, at, word(&expected), word(&new))?;
-        // SAFETY: any bytes are a value of a datatype; a word has as many.
-        Ok(unsafe { (&raw const before).cast::<T>().read_unaligned() })
+        let at = (bytes_of::<T>(at)?, size_of::<T>());
+        let before = (self.window.raw).compare_and_swap(rank, at, words.0, words.1)?;
+        Ok(value_of(before))
     }
 
     /// What was written to a rank's part before can be seen by it behind this.
@@ -639,19 +635,13 @@ impl<T: Datatype> Epoch<'_, T> {
     }
 
     /// As [`Epoch::flush`], of all ranks.
+    ///
+    /// # Errors
+    /// With `OSIER_CHECK=windows`, of kind [`ErrorKind::RankDead`], if a rank has died.
     #[inline]
-    pub fn flush_all(&self) {
-        self.window.raw.flush_all();
+    pub fn flush_all(&self) -> Result<()> {
+        self.window.reported(self.window.raw.flush_all())
     }
-}
-
-/// Whether MPI has compare-and-swap for a type.
-fn is_swapped(basic: Basic) -> bool {
-    use osier_datatype::BasicKind as K;
-    matches!(
-        basic.kind(),
-        K::Signed | K::Unsigned | K::Boolean | K::Logical | K::Opaque
-    )
 }
 
 #[cold]

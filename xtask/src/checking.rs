@@ -58,7 +58,7 @@ function, or the object and the offset.
 | found by | means |
 |---|---|
 | error | the call fails with an error class, with or without checks |
-| signature, buffers, leaks, ready, collectives, threads | `--check` of that name |
+| signature, buffers, leaks, ready, collectives, threads, windows | `--check` of that name |
 | hang | the hang report; `--on-hang kill` ends the job |
 | death | the launcher says which rank ended, and how |
 | silent | nobody can see it: the reason stands beside it |

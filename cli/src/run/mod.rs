@@ -168,10 +168,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
 
-    /// Check what the program does with messages: signature, buffers, leaks,
-    /// ready, collectives or all, separated by commas; payload, by name, finds
-    /// what is written over in shared memory; fatal ends the job at the first
-    /// finding; as OSIER_CHECK=LIST
+    /// Check what the program does with messages and windows: signature,
+    /// buffers, leaks, ready, collectives, windows or all, separated by commas;
+    /// payload, by name, finds what is written over in shared memory; fatal
+    /// ends the job at the first finding; as OSIER_CHECK=LIST
     #[arg(long, value_name = "LIST", value_parser = parse_checks)]
     check: Option<Setting>,
 

@@ -7,6 +7,7 @@
 //! | `ready` | a ready-mode send that comes before its receive is posted |
 //! | `leaks` | requests, communicators and handles that are left when the rank leaves its job |
 //! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`coll/agree.rs`) |
+//! | `windows` | accesses to a part of a window that conflict (`one_sided/check`) |
 //! | `threads` | in C: calls of threads that `MPI_Init_thread` was not asked for, communicators that another thread still uses when they are freed (`capi/src/threads.rs`) |
 //!
 //! `payload`, which is asked for by name, finds messages whose bytes are overwritten in
@@ -62,17 +63,20 @@ pub enum Check {
     /// Calls of threads that the program did not ask for when it initialised MPI, which only
     /// a C program can make.
     Threads,
+    /// Accesses to windows.
+    Windows,
 }
 
 impl Check {
     /// All, in the order of their bits.
-    pub const ALL: [Check; 6] = [
+    pub const ALL: [Check; 7] = [
         Check::Signature,
         Check::Buffers,
         Check::Leaks,
         Check::Ready,
         Check::Collectives,
         Check::Threads,
+        Check::Windows,
     ];
 
     /// Its name in `OSIER_CHECK`.
@@ -84,6 +88,7 @@ impl Check {
             Check::Ready => "ready",
             Check::Collectives => "collectives",
             Check::Threads => "threads",
+            Check::Windows => "windows",
         }
     }
 }
@@ -165,7 +170,7 @@ impl std::str::FromStr for Setting {
                         return Err(Error::new(
                             ErrorKind::Config,
                             format!(
-                                "{} is no check (hint: signature, buffers, leaks, ready, collectives, threads, all or off, payload, and fatal, separated by commas)",
+                                "{} is no check (hint: signature, buffers, leaks, ready, collectives, threads, windows, all or off, payload, and fatal, separated by commas)",
                                 crate::env::shown(word)
                             ),
                         ));
@@ -393,7 +398,7 @@ mod tests {
         let parse = |text: &str| text.parse::<Setting>();
         assert_eq!(
             parse("all").expect("all").to_string(),
-            "signature,buffers,leaks,ready,collectives,threads"
+            "signature,buffers,leaks,ready,collectives,threads,windows"
         );
         assert_eq!(parse("off").expect("off"), Setting::OFF);
         let some = parse(" leaks , fatal ").expect("some");

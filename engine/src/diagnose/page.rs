@@ -66,13 +66,15 @@ pub enum Operation {
     Access,
     /// A lock of a peer's part of a window.
     WindowLock,
+    /// A change of this rank's part of a symmetric heap.
+    WaitUntil,
     /// Something that this version does not know, or that is not Osier's: a
     /// future that waits for something else. It may end at any time.
     Other,
 }
 
 impl Operation {
-    const ALL: [Operation; 14] = [
+    const ALL: [Operation; 15] = [
         Operation::Receive,
         Operation::Send,
         Operation::SynchronousSend,
@@ -87,6 +89,7 @@ impl Operation {
         Operation::Task,
         Operation::Access,
         Operation::WindowLock,
+        Operation::WaitUntil,
     ];
 
     /// As in reports.
@@ -105,6 +108,7 @@ impl Operation {
             Operation::Task => "task",
             Operation::Access => "one-sided access",
             Operation::WindowLock => "window lock",
+            Operation::WaitUntil => "wait until",
             Operation::Other => "other",
         }
     }

@@ -42,7 +42,7 @@ pub fn duration(ns: u64) -> String {
 pub fn cells(wait: &Wait, now_ns: u64) -> [String; 7] {
     let known = !matches!(
         wait.operation,
-        Operation::Other | Operation::Task | Operation::WindowLock
+        Operation::Other | Operation::Task | Operation::WindowLock | Operation::WaitUntil
     );
     let peer = match wait.peer {
         Some(peer) => peer.to_string(),
@@ -64,7 +64,7 @@ pub fn cells(wait: &Wait, now_ns: u64) -> [String; 7] {
         place = format!("{place}: {}", wait.what);
     }
     let bytes = match wait.operation {
-        Operation::Task | Operation::WindowLock => "-".into(),
+        Operation::Task | Operation::WindowLock | Operation::WaitUntil => "-".into(),
         _ => wait.bytes.to_string(),
     };
     [

@@ -287,6 +287,11 @@ impl Lane {
         state.is_some_and(|state| state.dead.is_some())
     }
 
+    /// Whether any member has ended.
+    pub fn any_ended(&self) -> bool {
+        self.dead_count != 0
+    }
+
     /// The ranks in the job of all members.
     pub fn members(&self) -> Arc<[u32]> {
         self.port.members.clone()

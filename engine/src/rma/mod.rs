@@ -15,9 +15,10 @@
 //!
 //! ```text
 //! sync block of a part, one line for each word
-//! byte 0          64                     128
-//!      lock of    words of a window      lock of
-//!      epochs     with attached memory   updates
+//! byte 0          64                     96             128
+//!      lock of    words of a window      mark of an     lock of
+//!      epochs     with attached memory   owner that     updates
+//!                                        sleeps
 //! ```
 //!
 //! # Invariants
@@ -35,6 +36,7 @@
 //! work of the target. Here updates of a part are by one kind of atomics for all of its ranks.
 
 pub mod update;
+pub mod watched;
 pub mod word;
 
 use crate::diagnose::page::Operation;
@@ -68,6 +70,9 @@ const SPINS: u32 = 64;
 /// Attempts to take a lock before the one that has it is asked to wake this rank, which costs it
 /// a system call: fewer than a thread makes before it sleeps. Not tuned.
 const AWAKE_ATTEMPTS: u32 = 100;
+
+/// Byte of the sync block: the owner sleeps until its part changes ([`watched`]).
+const MARK_AT: usize = 96;
 
 /// A lock of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +201,24 @@ impl Path<'_> {
         let members = self.lane.lock().members();
         self.core.wake_ranks(&members);
         self.core.wake_waiting();
+    }
+
+    /// Wakes the peer, whose part has changed.
+    #[cold]
+    fn wake_peer(&self) {
+        if self.peer == self.own {
+            return self.core.wake_waiting();
+        }
+        let rank = self.lane.lock().world_rank(self.peer);
+        rank.into_iter()
+            .for_each(|rank| self.core.wake_ranks(&[rank]));
+    }
+
+    /// A member that has ended, if one has.
+    fn ended_member(&self) -> Option<u32> {
+        let lane = self.lane.lock();
+        let ended = || (0..lane.members().len() as u32).find(|rank| lane.has_ended(*rank));
+        lane.any_ended().then(ended).flatten()
     }
 
     /// The rank that has a lock alone, if it has ended.
@@ -562,6 +585,62 @@ impl Part {
         let done = f();
         self.unlock(path, LockOf::Updates, Hold::Exclusive)?;
         done
+    }
+
+    /// Wakes the part's owner, if it sleeps until what has been changed before does
+    /// ([`Part::await_change`]).
+    ///
+    /// # Errors
+    /// The peer has failed, or the transport.
+    #[inline]
+    pub fn tell(&self, path: &Path<'_>) -> Result<()> {
+        // SAFETY: invariants 1 and 2: a word of the sync block.
+        if watched::is_to_wake(|op| unsafe { self.sync.atomic(path, MARK_AT, op) })? {
+            path.wake_peer();
+        }
+        Ok(())
+    }
+
+    /// Waits until this rank's own part is as `wanted` finds it. It is asked again behind each
+    /// [`Part::tell`] of others, and now and then; `what` describes it in reports.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`], if a rank of the window has died.
+    #[track_caller]
+    pub fn await_change<R>(
+        &self,
+        path: &Path<'_>,
+        what: impl Fn() -> String,
+        mut wanted: impl FnMut() -> Option<R>,
+    ) -> Result<R> {
+        let mut attempts = 0u32;
+        path.core.wait_until(|| {
+            attempts = attempts.saturating_add(1);
+            if attempts > AWAKE_ATTEMPTS {
+                // SAFETY: invariants 1 and 2: a word of the sync block.
+                let marked = watched::mark(|op| unsafe { self.sync.atomic(path, MARK_AT, op) });
+                if let Err(e) = marked {
+                    return Some(Err(e));
+                }
+            }
+            if let Some(found) = wanted() {
+                return Some(Ok(found));
+            }
+            if attempts > AWAKE_ATTEMPTS
+                && let Some(ended) = path.ended_member()
+            {
+                let message = format!("{}: rank {ended} has ended meanwhile", what());
+                return Some(Err(Error::new(ErrorKind::RankDead, message)));
+            }
+            if listens() {
+                hear(Asked {
+                    context: path.lane.lock().context(),
+                    what: Some(what()),
+                    ..Asked::of(Operation::WaitUntil)
+                });
+            }
+            None
+        })
     }
 
     /// What has been written to the part before can be seen by its owner behind this.
