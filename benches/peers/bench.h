@@ -231,10 +231,16 @@ static double measure(const struct options *o, void (*body)(long n, void *state)
 {
     long n = o->iterations ? o->iterations : 1;
     for (;;) {
-        MPI_Barrier(MPI_COMM_WORLD);
-        double start = now();
-        body(n, state);
-        double took = now() - start;
+        /* The shorter of two: where ranks share cores, the first iterations of
+         * all wait for ranks that are still starting. */
+        double took = 0;
+        for (int i = 0; i < 2; i++) {
+            MPI_Barrier(MPI_COMM_WORLD);
+            double start = now();
+            body(n, state);
+            double one = now() - start;
+            took = i == 0 || one < took ? one : took;
+        }
         long next = n;
         if (!o->iterations && took < 0.5 * o->rep_seconds) {
             double scale = took > 0 ? o->rep_seconds / took : 8;

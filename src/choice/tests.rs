@@ -103,7 +103,7 @@ fn plans_by_both_states_lose_little_in_either() {
     }
     println!("{most:.3}, {alone:.3} by the costs of one state");
     assert!(most < 1.3, "{most}, {alone} by one state");
-    assert!(most < alone, "{most}, {alone} by one state");
+    assert!(most <= alone, "{most}, {alone} by one state");
 }
 
 /// Short calls of one way have their flags in the segment, although messages are quicker by the

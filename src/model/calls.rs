@@ -176,7 +176,10 @@ impl SegmentCosts {
             read: line(&self.read),
             // Slots are quicker, and need no permission.
             attach: None,
-            slot_bytes: SLOT_BYTES as u64,
+            slot_bytes: match self.switch_ns > 0.0 {
+                true => SLOT_BYTES as u64,
+                false => SLOT_BYTES as u64 / 2,
+            },
         }
     }
 }

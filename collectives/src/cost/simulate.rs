@@ -401,9 +401,7 @@ pub(crate) fn play(
                     .map(|before| part.steps()[before as usize]);
                 let first = !matches!(before, Some(Step::Await { .. }));
                 let segment = machine.segment.as_ref().filter(|_| first);
-                // Between segments ranks get the core before their flag is raised, too.
-                let turns = if segments > 1 { 2.0 } else { 1.0 };
-                let away = segment.map_or(0.0, |s| turns * s.switch_ns);
+                let away = segment.map_or(0.0, |s| s.switch_ns);
                 Some((instance, ways.away(now, rank, away)))
             }
             (Step::Raise { to, .. }, _) => {

@@ -42,7 +42,7 @@ const MOST_SCRATCH: usize = 4;
 /// A piece of a vector that is cut is at most so much longer than the mean, of elements of no more.
 const LONGER: usize = 64;
 /// Bytes of scratch of a program whose steps are those of a segment.
-const MOST_SCRATCH_BYTES: usize = 1 << 20;
+const MOST_SCRATCH_BYTES: usize = 2 << 20;
 
 /// Steps in an order that one thread can take.
 #[derive(Debug)]

@@ -38,6 +38,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (18, 0x9fb0_d0f6_b684_3413),
     // One-sided access by messages.
     (19, 0xb3d4_e14f_dd90_6edb),
+    // Slots of 256 KiB in shared memory.
+    (20, 0xb3d4_e14f_dd90_6edb),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -62,10 +62,9 @@ const LINE_BYTES: usize = 64;
 pub const BESIDE_FLAG_BYTES: usize = 32;
 /// Bytes of the slot in a rank's page.
 pub const PAGE_SLOT_BYTES: usize = 1856;
-/// Bytes of a rank's slot elsewhere: room for 128 KiB, and for the lines by which shares of a
-/// vector are longer than the mean. Where ranks share cores each segment of a call waits for a turn
-/// of all, so there are to be few.
-pub const SLOT_BYTES: usize = 132 << 10;
+/// Most bytes of a rank's slot elsewhere: room for 256 KiB, and for the lines by which shares of a
+/// vector are longer than the mean. Its pages come when they are used.
+pub const SLOT_BYTES: usize = 264 << 10;
 const MAGIC: u64 = 0x4f53_4945_5243_0000;
 /// Seals of flags, and of what a rank says of itself.
 const FLAG: u64 = 0x464c;
