@@ -44,7 +44,7 @@ struct options {
     int threads; /* most threads of a rank, of threads alone */
     const char *layout;
     const char *shapes; /* file, of datatype alone */
-    const char *collective; /* of collectives alone */
+    const char *collective; /* of collectives and of accesses alone */
 };
 
 static int bench_rank, bench_ranks, bench_threads = 1;
@@ -133,7 +133,8 @@ static void parse_options(struct options *o, int argc, char **argv, const char *
  * the number of cores that we were started with. */
 static void pin(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+    static const char *const names[] = {"OSIER_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                        "PMIX_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *rank = getenv(names[i]);
         if (!rank)

@@ -1,4 +1,5 @@
-/* Accesses of rank 0 to the window of rank 1, which waits in a barrier: ns of each. */
+/* An access of rank 0 to the window of rank 1, which waits in a barrier (--collective NAME), to
+ * memory of MPI_Win_allocate (--memory heap) or of the program's own. */
 #include "bench.h"
 
 enum { MOST_BYTES = 4 << 20 };
@@ -99,42 +100,17 @@ static void fence(long n, void *arg)
         MPI_Win_fence(0, s->win);
 }
 
-static void barrier(long n, void *arg)
-{
-    (void)arg;
-    for (long i = 0; i < n; i++)
-        MPI_Barrier(MPI_COMM_WORLD);
-}
-
-static void all(struct options *o, const char *kind, struct state *s)
-{
-    static const struct {
-        const char *name;
-        void (*body)(long n, void *state);
-        int bytes;
-    } rows[] = {
-        {"put-flush", put8, 8},       {"get-flush", get8, 8},    {"fetch-and-op", fetch, 8},
-        {"compare-swap", swap, 8},    {"put-window-64", put_rate, 8},
-        {"accumulate", accumulate, 8000},
-        {"put", put, 4096},           {"get", get_bytes, 4096},  {"put", put, 65536},
-        {"get", get_bytes, 65536},    {"put", put, 1 << 20},     {"get", get_bytes, 1 << 20},
-        {"put", put, 4 << 20},        {"get", get_bytes, 4 << 20},
-    };
-    char name[64];
-    MPI_Win_lock_all(0, s->win);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        s->bytes = rows[i].bytes;
-        double t = measure(o, rows[i].body, s);
-        snprintf(name, sizeof name, "%s-%s", kind, rows[i].name);
-        print_value(o, name, (size_t)rows[i].bytes, "ns", 1e9 * t);
-    }
-    MPI_Win_unlock_all(s->win);
-    snprintf(name, sizeof name, "%s-lock-unlock", kind);
-    print_value(o, name, 0, "ns", 1e9 * measure(o, lock, s));
-    snprintf(name, sizeof name, "%s-fence", kind);
-    print_value(o, name, 0, "ns", 1e9 * measure(o, fence, s));
-    MPI_Win_fence(MPI_MODE_NOSUCCEED, s->win);
-}
+/* Accesses to rank 1's part, which an epoch on all is open for, and what opens and closes one. */
+static const struct access {
+    const char *name;
+    void (*body)(long n, void *state);
+    int in_epoch;
+} accesses[] = {
+    {"put-flush", put8, 1},        {"get-flush", get8, 1},       {"fetch-and-op", fetch, 1},
+    {"compare-swap", swap, 1},     {"put-window-64", put_rate, 1}, {"accumulate", accumulate, 1},
+    {"put", put, 1},               {"get", get_bytes, 1},        {"lock-unlock", lock, 0},
+    {"fence", fence, 0},
+};
 
 int main(int argc, char **argv)
 {
@@ -146,16 +122,35 @@ int main(int argc, char **argv)
     if (bench_ranks != 2)
         die("rma", "needs two ranks");
     s.buffer = calloc(1, MOST_BYTES);
-    MPI_Win_allocate(MOST_BYTES, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &s.win);
+    if (o.heap) {
+        MPI_Win_allocate(MOST_BYTES, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &s.win);
+    } else {
+        base = calloc(1, MOST_BYTES);
+        MPI_Win_create(base, MOST_BYTES, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &s.win);
+    }
+    const struct access *access = NULL;
+    for (size_t i = 0; i < sizeof accesses / sizeof *accesses; i++)
+        if (!strcmp(accesses[i].name, o.collective))
+            access = &accesses[i];
+    if (!access)
+        die("rma", "no such access");
     memset(base, 0, MOST_BYTES);
-    all(&o, "allocated", &s);
+    for (int i = 0; i < o.n_sizes; i++) {
+        s.bytes = (int)o.sizes[i];
+        if (access->in_epoch)
+            MPI_Win_lock_all(0, s.win);
+        double seconds = measure(&o, access->body, &s);
+        if (access->in_epoch)
+            MPI_Win_unlock_all(s.win);
+        char name[64];
+        snprintf(name, sizeof name, "rma-%s", access->name);
+        print_value(&o, name, o.sizes[i], "us", 1e6 * seconds);
+    }
+    if (!access->in_epoch)
+        MPI_Win_fence(MPI_MODE_NOSUCCEED, s.win);
     MPI_Win_free(&s.win);
-    base = calloc(1, MOST_BYTES);
-    MPI_Win_create(base, MOST_BYTES, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &s.win);
-    all(&o, "plain", &s);
-    MPI_Win_free(&s.win);
-    print_value(&o, "barrier", 0, "ns", 1e9 * measure(&o, barrier, &s));
-    free(base);
+    if (!o.heap)
+        free(base);
     free(s.buffer);
     MPI_Finalize();
     return 0;

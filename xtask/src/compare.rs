@@ -97,9 +97,9 @@ pub struct Args {
     /// Write the rows as JSON, null where a column has none
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// These benchmarks only: those of osier bench that peers have, collectives with counts
-    /// and patterns of tasks among them, and osu_... with --osu [default: all but those with
-    /// counts, and tasks]
+    /// These benchmarks only: those of osier bench that peers have, collectives with counts,
+    /// accesses to windows (rma-put-flush and others) and patterns of tasks among them, and
+    /// osu_... with --osu [default: all but those with counts, accesses, and tasks]
     #[arg(long, value_delimiter = ',', value_name = "BENCHES")]
     only: Vec<String>,
     /// Patterns of `tasks`, with their points a core: stencil_1d:8 [default: all]
@@ -183,7 +183,7 @@ pub fn run(args: &Args) -> Result {
     let cases: Vec<Case> = all
         .into_iter()
         .filter(|case| match args.only.is_empty() {
-            true => !ON_REQUEST.contains(&case.bench),
+            true => !case.is_rma() && !ON_REQUEST.contains(&case.bench),
             false => args.only.iter().any(|only| only == case.bench),
         })
         .collect();
@@ -196,7 +196,7 @@ pub fn run(args: &Args) -> Result {
     let mut hops = Hops::new();
     let (contestants, peers) = prepare(
         &args.columns,
-        osu.as_deref(),
+        (osu.as_deref(), cases.iter().any(Case::is_rma)),
         args.quick,
         &mut hops,
         &mut troubles,
@@ -356,7 +356,7 @@ type Ready = (Vec<(usize, Box<dyn Contestant>)>, Vec<String>);
 /// Installs and builds; whatever fails loses its column and is named.
 fn prepare(
     columns: &[String],
-    osu: Option<&Path>,
+    (osu, rma): (Option<&Path>, bool),
     quick: bool,
     hops: &mut Hops,
     troubles: &mut Troubles,
@@ -379,6 +379,15 @@ fn prepare(
                         let built = Osu::of_osier(source);
                         let built = built.map_err(|e| troubles.add(None, format!("{name}: {e}")));
                         column_of = column_of.with_osu(built.ok());
+                    }
+                    if rma && wanted(name) && way == Way::Processes {
+                        match column_of.with_rma() {
+                            Ok(with) => column_of = with,
+                            Err(e) => {
+                                troubles.add(None, format!("{name}: {e}"));
+                                continue;
+                            }
+                        }
                     }
                     if wanted(name) {
                         ready.push((column, Box::new(column_of)));

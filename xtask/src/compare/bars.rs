@@ -138,6 +138,52 @@ const RULES: &[Rule] = &[
         Near,
         &[RateOfBest(1.0)],
     ),
+    // Accesses to windows.
+    Rule {
+        memory: Some(Memory::Plain),
+        ..rule(Of(&["rma_put_flush"]), TWO, ANY, Near, &[CostOfBest(1.0)])
+    },
+    Rule {
+        memory: Some(Memory::Plain),
+        ..rule(
+            Of(&["rma_put_window_64"]),
+            TWO,
+            ANY,
+            Near,
+            &[CostOfBest(1.0 / 1.5)],
+        )
+    },
+    Rule {
+        memory: Some(Memory::Heap),
+        ..rule(
+            Of(&["rma_put_window_64", "rma_accumulate"]),
+            TWO,
+            ANY,
+            Near,
+            &[CostOfBest(1.0)],
+        )
+    },
+    Rule {
+        memory: Some(Memory::Heap),
+        ..rule(Of(&["rma_lock_unlock"]), TWO, ANY, Near, &[CostOfBest(1.2)])
+    },
+    Rule {
+        memory: Some(Memory::Heap),
+        ..rule(
+            Of(&[
+                "rma_put_flush",
+                "rma_get_flush",
+                "rma_fetch_and_op",
+                "rma_compare_swap",
+                "rma_put",
+                "rma_get",
+            ]),
+            TWO,
+            ANY,
+            Near,
+            &[CostOfBest(1.1)],
+        )
+    },
     // Collectives.
     rule(Of(&["barrier"]), TWO, ANY, Near, &[CostOfBest(0.6)]),
     rule(Of(&["allreduce"]), TWO, (8, 8), Near, &[CostOfBest(0.6)]),

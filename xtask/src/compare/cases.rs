@@ -54,6 +54,11 @@ impl Case {
         self.program == "collectives"
     }
 
+    /// Whether it is an access to a window: a program on the C library of each.
+    pub fn is_rma(&self) -> bool {
+        self.program == RMA
+    }
+
     /// Whether it is a program of the OSU micro-benchmarks.
     pub fn is_osu(&self) -> bool {
         self.program == OSU
@@ -105,6 +110,22 @@ const fn pack(layout: &'static str) -> Case {
     }
 }
 
+/// Program of the cases that are accesses to windows.
+pub const RMA: &str = "rma";
+/// Accesses to windows, where they are named: of memory of `MPI_Win_allocate` (heap) and of the
+/// program's own (plain).
+pub const ACCESSES: [(&str, &[u64]); 10] = [
+    ("rma-put-flush", &[8]),
+    ("rma-get-flush", &[8]),
+    ("rma-fetch-and-op", &[8]),
+    ("rma-compare-swap", &[8]),
+    ("rma-put-window-64", &[8]),
+    ("rma-accumulate", &[8000]),
+    ("rma-put", &[4 * K, 64 * K, M, 4 * M]),
+    ("rma-get", &[4 * K, 64 * K, M, 4 * M]),
+    ("rma-lock-unlock", &[]),
+    ("rma-fence", &[]),
+];
 /// Program of the cases that are OSU's.
 const OSU: &str = "osu";
 /// Sizes of messages.
@@ -192,6 +213,12 @@ pub fn cases(ranks: &[u32], osu: bool) -> Vec<Case> {
             ..own("barrier")
         });
         all.extend(COLLECTIVES.into_iter().chain(ON_REQUEST).map(own));
+        if ranks == 2 {
+            for memory in [Memory::Heap, Memory::Plain] {
+                let access = |(name, sizes)| case(name, RMA, memory, 2, sizes);
+                all.extend(ACCESSES.map(access));
+            }
+        }
         if osu {
             if ranks == 2 {
                 let two = |(name, sizes)| case(name, OSU, Memory::Plain, 2, sizes);
@@ -219,6 +246,7 @@ mod tests {
         assert_eq!((count("latency"), count("allreduce")), (3, 2));
         assert_eq!((count("osu_bw"), count("osu_allreduce")), (1, 2));
         assert!(cases(&[2], false).iter().all(|case| !case.is_osu()));
+        assert_eq!((count("rma-put"), count("rma-lock-unlock")), (2, 2));
         let crowded = cases(&[64], false);
         let wide = crowded.iter().find(|case| case.bench == "scan");
         assert_eq!(wide.map(|case| case.runs()), Some(CROWDED));

@@ -1,14 +1,18 @@
 //! How each column is installed, built and launched.
 
-use super::cases::{Case, Memory};
+use super::cases::{Case, Memory, RMA};
 use super::datatype;
 use super::hop::Hops;
 use super::osu::Osu;
 use super::sample::{Value, median, parse_array, parse_lines, run_limited};
+use crate::install;
 use crate::setup;
 use crate::steps::{Result, root, run, target_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Of all programs in C.
+const FLAGS: [&str; 3] = ["-O3", "-std=gnu11", "-o"];
 
 /// A column of the table.
 pub trait Contestant {
@@ -56,6 +60,8 @@ pub struct Osier {
     json: PathBuf,
     way: Way,
     osu: Option<Osu>,
+    /// The program of accesses to windows, on the C library.
+    rma: Option<PathBuf>,
 }
 
 impl Osier {
@@ -87,6 +93,7 @@ impl Osier {
             json: folder.join("bench.json"),
             way: Way::Processes,
             osu: None,
+            rma: None,
         })
     }
 
@@ -97,7 +104,24 @@ impl Osier {
             json: self.json.clone(),
             way,
             osu: None,
+            rma: None,
         }
+    }
+
+    /// With the program of accesses to windows: the C library is installed for it.
+    pub fn with_rma(self) -> Result<Self> {
+        let folder = target_dir().join("compare/rma");
+        let prefix = folder.join("prefix");
+        install::run(&install::Args::release(&prefix))?;
+        let program = folder.join(RMA);
+        let source = root().join("benches/peers").join(format!("{RMA}.c"));
+        let mut compiler = Command::new(prefix.join("bin/mpicc"));
+        compiler.args(FLAGS).arg(&program).arg(source);
+        run_limited(&mut compiler)?;
+        Ok(Self {
+            rma: Some(program),
+            ..self
+        })
     }
 
     /// With OSU's programs.
@@ -129,6 +153,15 @@ impl Contestant for Osier {
                 .args(["-n", &case.ranks.to_string()])
                 .env("OSIER_MODEL", "cached");
             return osu.run(command, case, bytes, quick);
+        }
+        if let (true, Some(rma)) = (case.is_rma(), &self.rma) {
+            let mut command = Command::new(&self.program);
+            command
+                .args(["run", "-n", "2", "--bind", "none", "--"])
+                .arg(rma)
+                .args(access(case, bytes, quick))
+                .env("OSIER_MODEL", "cached");
+            return parse_lines(case.bench, &run_limited(&mut command)?.0);
         }
         let mut command = self.bench();
         match self.way {
@@ -163,6 +196,7 @@ impl Contestant for Osier {
     fn takes(&self, case: &Case) -> bool {
         let two = case.is_collective() && case.ranks == 2;
         match self.way {
+            Way::Processes if case.is_rma() => self.rma.is_some(),
             Way::Processes => !case.is_osu() || self.osu.as_ref().is_some_and(|osu| osu.has(case)),
             Way::Heap => two && case.bench != "barrier",
             Way::Threads | Way::Floors => two,
@@ -287,6 +321,22 @@ impl Peer {
     }
 }
 
+/// Options of the program of accesses to windows.
+fn access(case: &Case, bytes: u64, quick: bool) -> Vec<String> {
+    let name = case.bench.trim_start_matches("rma-");
+    let repetitions = if quick { "3" } else { "9" };
+    [
+        ["--collective", name],
+        ["--memory", case.memory.name()],
+        ["--sizes", &bytes.to_string()],
+        ["--repetitions", repetitions],
+    ]
+    .concat()
+    .into_iter()
+    .map(str::to_owned)
+    .collect()
+}
+
 fn packages(name: &str) -> &'static [&'static str] {
     match name {
         "openmpi" => &["openmpi"],
@@ -316,6 +366,10 @@ impl Contestant for Peer {
             return Ok(vec![Value::launch(median(&millis))]);
         }
         let mut command = launch();
+        if case.is_rma() {
+            command.args(access(case, bytes, quick));
+            return parse_lines(case.bench, &run_limited(&mut command)?.0);
+        }
         command
             .args(["--sizes", &bytes.to_string(), "--layout", case.layout])
             .args(case.memory.options());
@@ -381,7 +435,7 @@ fn build_programs(name: &str, home: &Path) -> Result {
         );
         run_limited(
             Command::new("cc")
-                .args(["-O3", "-std=gnu11", "-o"])
+                .args(FLAGS)
                 .arg(program)
                 .arg(path)
                 .arg(format!("-I{}", home.join("include").display()))
