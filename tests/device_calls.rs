@@ -220,6 +220,69 @@ fn child_with_short_messages() {
     let _ = std::fs::remove_file(trace);
 }
 
+/// A put or a get between parts and buffers on devices is a launch from layout to layout, or a
+/// copy on the device, and nothing goes through the host.
+#[test]
+fn accesses_between_devices_are_one_launch() {
+    if let Some(library) = driver::emulated() {
+        traced("child_with_accesses", &library);
+    }
+}
+
+#[test]
+#[ignore = "run by accesses_between_devices_are_one_launch"]
+fn child_with_accesses() {
+    const ROOM: usize = 400_000;
+    let context = driver::context().unwrap();
+    let prefix = std::env::var("OSIER_EMULATED_TRACE").unwrap();
+    let trace = format!("{prefix}.{}", std::process::id());
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 2, |comm| {
+        let (rank, other) = (comm.rank(), 1 - comm.rank());
+        let stream = Stream::new(&context).unwrap();
+        let mine = driver::upload(&stream, &pattern(ROOM, rank));
+        stream.synchronize().unwrap();
+        let window = comm.device_window::<u8>(&context, ROOM).unwrap();
+        for bytes in [100usize, 9000, 90_000] {
+            for (from, to) in layouts(bytes).iter().zip(layouts(bytes).iter().rev()) {
+                let access = |puts: bool| {
+                    let view = DeviceView::new(&mine, 0, from, 1).unwrap();
+                    let mut view = Ordered::new(view, After::Now);
+                    let all = window.lock_all();
+                    match puts {
+                        true => all.put_as(&view, other, 0, to, 1).unwrap(),
+                        false => all.get_as(&mut view, other, 0, to, 1).unwrap(),
+                    }
+                    all.unlock().unwrap();
+                };
+                for puts in [true, false] {
+                    if rank == 0 {
+                        access(puts);
+                    }
+                    window.fence().unwrap();
+                    let begun = std::fs::metadata(&trace).unwrap().len() as usize;
+                    window.fence().unwrap();
+                    if rank == 0 {
+                        access(puts);
+                    }
+                    window.fence().unwrap();
+                    let calls = std::fs::read_to_string(&trace).unwrap();
+                    let calls: Vec<&str> = calls[begun..].lines().collect();
+                    let count = |name| calls.iter().filter(|c| c.starts_with(name)).count();
+                    let what = format!("{bytes} bytes, {from:?}, {to:?}, {puts}: {calls:?}");
+                    let launches = count("cuLaunchKernel") + count("cuMemcpyDtoD");
+                    assert_eq!(launches, 1, "{what}");
+                    assert_eq!(count("cuMemcpy") - count("cuMemcpyDtoD"), 0, "{what}");
+                    assert_eq!(count("cuMemHostAlloc"), 0, "{what}");
+                    window.fence().unwrap();
+                }
+            }
+        }
+        window.free().unwrap();
+    });
+    let _ = std::fs::remove_file(trace);
+}
+
 /// What one rank sends and receives with.
 struct Rank<'a> {
     comm: &'a Communicator,

@@ -83,7 +83,7 @@ fn adopt(
     crate::fail::place(to)?;
     let hints = info(hints)?;
     let named = match &flavor {
-        Flavor::Create(_) => MPI_WIN_FLAVOR_CREATE,
+        Flavor::Create(_) | Flavor::Device(_) => MPI_WIN_FLAVOR_CREATE,
         Flavor::Allocate(_) => MPI_WIN_FLAVOR_ALLOCATE,
         Flavor::Shared(_) => MPI_WIN_FLAVOR_SHARED,
         Flavor::Dynamic => MPI_WIN_FLAVOR_DYNAMIC,
@@ -241,7 +241,7 @@ mpi! {
             return Err(Fail::new(MPI_ERR_BASE, "a null pointer for the memory of a window"));
         }
         // SAFETY: C's contract: the memory stays until the window is freed.
-        let flavor = unsafe { RawWindow::promised(base, bytes) };
+        let flavor = unsafe { RawWindow::found(base, bytes) }?;
         adopt(comm, flavor, unit(disp_unit)?, hints, to)?;
     }
 

@@ -196,6 +196,15 @@ impl InFlight {
         self.ended(end)
     }
 
+    /// Ends the run as soon as its memory is free, whatever the others do.
+    pub fn give_up(&mut self) {
+        self.uncount();
+        if let State::Pending(id) = self.state {
+            self.comm.give_up_collective(id);
+        }
+        self.state = State::Idle;
+    }
+
     /// Detaches the run, which keeps the memory that it uses.
     pub fn let_go(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
         self.uncount();

@@ -37,6 +37,11 @@ pub struct Collective<B: Send + 'static> {
 }
 
 impl<B: Send + 'static> Collective<B> {
+    /// Ends it as soon as its memory is free, where not all ranks will take part.
+    pub(crate) fn give_up(mut self) {
+        self.under_way.give_up();
+    }
+
     /// Makes progress; true if it is complete.
     pub fn test(&mut self) -> bool {
         self.under_way.test()

@@ -77,6 +77,17 @@ impl RawWindow {
         Ok((part, target))
     }
 
+    /// Whether a target lies inside of a rank's part.
+    pub(super) fn inside(&self, rank: usize, target: &RawView) -> Result<()> {
+        check(
+            "an access on a stream",
+            rank,
+            &[],
+            &self.known(rank)?.part,
+            target,
+        )
+    }
+
     /// Where `bytes` bytes at `offset` of a rank's part lie, if it is used by address, they lie
     /// inside, and apart from as many at `local`.
     #[inline]
@@ -142,8 +153,12 @@ impl RawWindow {
         }
         let begun = self.begins();
         let (part, bytes) = self.sound("put", rank, &[from], target)?;
-        // SAFETY: invariants 1 and 2; apart by the check.
-        unsafe { part.put(&self.path(rank), from, &bytes) }?;
+        match self.needs_device(rank, &[from]) {
+            // SAFETY: invariants 1 and 2; apart by the check.
+            false => unsafe { part.put(&self.path(rank), from, &bytes) }?,
+            // SAFETY: invariants 1 and 2.
+            true => unsafe { self.put_by_device(from, rank, &bytes) }?,
+        }
         self.made(begun, Does::Put, rank, target)
     }
 
@@ -166,8 +181,12 @@ impl RawWindow {
         }
         let begun = self.begins();
         let (part, bytes) = self.sound("get", rank, &[to], target)?;
-        // SAFETY: invariants 1 and 2; apart by the check.
-        unsafe { part.get(&self.path(rank), to, &bytes) }?;
+        match self.needs_device(rank, &[to]) {
+            // SAFETY: invariants 1 and 2; apart by the check.
+            false => unsafe { part.get(&self.path(rank), to, &bytes) }?,
+            // SAFETY: invariants 1 and 2.
+            true => unsafe { self.get_by_device(to, rank, &bytes) }?,
+        }
         self.made(begun, Does::Get, rank, target)
     }
 
@@ -230,6 +249,11 @@ impl RawWindow {
         };
         let begun = self.begins();
         let (part, elements) = self.sound("accumulate", rank, local, target)?;
+        if self.needs_device(rank, local) {
+            // SAFETY: invariants 1 and 2.
+            unsafe { self.update_by_device(change, given, rank, &elements, before) }?;
+            return self.made(begun, Does::Update(change), rank, target);
+        }
         let mut packed = Vec::new();
         let operand = match given.as_contiguous() {
             Some(at) => at.cast_const(),
@@ -278,7 +302,13 @@ impl RawWindow {
         let begun = self.begins();
         let (part, element) = self.sound("compare-and-swap", rank, &[], &target)?;
         let place = (element.origin.addr(), size);
-        let before = part.compare_and_swap(&self.path(rank), place, expected, new)?;
+        let before = match self.needs_device(rank, &[]) {
+            false => part.compare_and_swap(&self.path(rank), place, expected, new)?,
+            true if size <= size_of::<u64>() => {
+                self.swap_by_device(rank, &element, (expected, new))?
+            }
+            true => return Err(of_long_element(size)),
+        };
         self.made(begun, Does::Swap, rank, &target)?;
         Ok(before)
     }
@@ -287,6 +317,7 @@ impl RawWindow {
     #[inline]
     pub fn flush(&self, rank: usize) -> Result<()> {
         self.known(rank)?.part.flush();
+        self.settle()?;
         match &self.0.watch {
             None => Ok(()),
             Some(watch) => watch.flushed(self.comm(), Some(rank)),
@@ -297,6 +328,7 @@ impl RawWindow {
     #[inline]
     pub fn flush_all(&self) -> Result<()> {
         std::sync::atomic::fence(Ordering::SeqCst);
+        self.settle()?;
         match &self.0.watch {
             None => Ok(()),
             Some(watch) => watch.flushed(self.comm(), None),
@@ -313,7 +345,8 @@ fn check(what: &str, rank: usize, local: &[&RawView], part: &Part, target: &RawV
             return Err(of_two_lengths(what, rank, view, target));
         }
         if view.as_device().is_some() {
-            return Err(of_device(what, rank));
+            // Kernels and copies look for themselves.
+            continue;
         }
         if let Some(at) = part.address()
             && inside
@@ -357,10 +390,10 @@ fn of_two_lengths(what: &str, rank: usize, local: &RawView, target: &RawView) ->
 }
 
 #[cold]
-fn of_device(what: &str, rank: usize) -> Error {
+fn of_long_element(size: usize) -> Error {
     Error::new(
-        ErrorKind::Unavailable,
-        format!("{what} with rank {rank} and memory of a device: windows have host memory yet"),
+        ErrorKind::WindowRange,
+        format!("a compare-and-swap of {size} bytes, at most eight"),
     )
 }
 

@@ -9,6 +9,7 @@ use super::raw::RawWindow;
 use crate::comm::Group;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::LockOf;
+use osier_engine::rma::shares::Shares;
 use osier_engine::rma::word::Hold;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -21,12 +22,39 @@ impl RawWindow {
     /// Locks a rank's part.
     #[track_caller]
     pub fn lock(&self, rank: usize, hold: Hold) -> Result<()> {
-        let known = self.known(rank)?;
-        known.part.lock(&self.path(rank), LockOf::Epochs, hold)?;
+        self.take(rank, hold)?;
         if let Some(watch) = &self.0.watch {
             watch.locked(rank);
         }
         Ok(())
+    }
+
+    #[track_caller]
+    fn take(&self, rank: usize, hold: Hold) -> Result<()> {
+        let known = self.known(rank)?;
+        let left = |ended: u32| {
+            let ended = ended as usize;
+            let part = &self.known(ended)?.part;
+            part.left_of(&self.path(ended), rank as u32)
+        };
+        let shares = self.shares(hold)?;
+        let noted = shares.as_ref().map(|shares| shares.takes(rank as u32));
+        let taken = known.part.lock(&self.path(rank), hold, left);
+        if let (Some(shares), Some(at)) = (shares, noted) {
+            match &taken {
+                Ok(()) => shares.held(rank as u32, at),
+                Err(_) => shares.left(at),
+            }
+        }
+        taken
+    }
+
+    /// Where this rank notes what it has locked together with others.
+    fn shares(&self, hold: Hold) -> Result<Option<Shares<'_>>> {
+        match hold {
+            Hold::Exclusive => Ok(None),
+            Hold::Shared => Ok(self.known(self.comm().rank())?.part.shares()),
+        }
     }
 
     /// Gives the lock of a rank's part back.
@@ -40,7 +68,13 @@ impl RawWindow {
 
     fn give_back(&self, rank: usize, hold: Hold) -> Result<()> {
         let part = &self.known(rank)?.part;
-        part.unlock(&self.path(rank), LockOf::Epochs, hold)
+        let shares = self.shares(hold)?;
+        let noted = shares.as_ref().map(|shares| shares.gives(rank as u32));
+        let given = part.unlock(&self.path(rank), LockOf::Epochs, hold);
+        if let (Some(shares), Some(at)) = (shares, noted) {
+            shares.left(at);
+        }
+        given
     }
 
     /// Opens an epoch on all ranks. Each is locked when it is first used.
@@ -66,8 +100,7 @@ impl RawWindow {
         }
         let _alone = self.on_all();
         if !known.by_all.load(Ordering::Relaxed) {
-            let path = self.path(rank);
-            known.part.lock(&path, LockOf::Epochs, Hold::Shared)?;
+            self.take(rank, Hold::Shared)?;
             known.by_all.store(true, Ordering::Release);
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! | `accesses` | accesses to parts: their checks, the short way of one run |
 //! | `attached` | memory that is attached to dynamic windows |
 //! | `check` | conflicting accesses: `OSIER_CHECK=windows` |
+//! | `device` | parts and buffers in the memory of devices |
 //! | `epochs` | locks, fences, post and start |
 //! | `memory` | memory of a rank's own part |
 //! | `offsets` | which bytes of a symmetric heap are free |
@@ -20,6 +21,7 @@
 mod accesses;
 mod attached;
 mod check;
+mod device;
 mod epochs;
 mod memory;
 mod offsets;

@@ -22,13 +22,17 @@
 
 use super::attached::{List, Seen};
 use super::check::Watch;
+use super::device::{Enqueued, OnDevices};
 use super::memory::Held;
 use super::record::{Record, exchange, is_reached_by_all};
 use crate::coll::Collective;
 use crate::comm::Communicator;
+use osier_datatype::Layout;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::WithThread;
 use osier_engine::rma::{Part, Path, Place, SYNC_BYTES};
+use osier_engine::view::View;
+use osier_kernels::DeviceSlice;
 use osier_transports::RegionKey;
 use std::any::Any;
 use std::sync::atomic::AtomicBool;
@@ -81,6 +85,9 @@ pub(super) struct Inner {
     pub known: Box<[OnceLock<Known>]>,
     /// Looks for conflicting accesses, where that is asked for.
     pub watch: Option<Watch>,
+    /// Parts on devices, if there are any, and accesses on streams.
+    pub devices: Option<OnDevices>,
+    pub enqueued: Enqueued,
     /// Epochs on all ranks that are open here.
     pub on_all: Mutex<usize>,
     own: Option<Own>,
@@ -107,6 +114,15 @@ impl PendingFree {
     /// Whether nothing is left to wait for. The memory is given back then, if all ranks have
     /// given the window back.
     fn is_done(&mut self) -> bool {
+        if self.comm.lane().lock().any_ended() {
+            // Not all come any more. Who waits for this rank is to learn that it has left.
+            self.barrier
+                .take()
+                .into_iter()
+                .for_each(Collective::give_up);
+            std::mem::forget(self.memory.take());
+            return true;
+        }
         if self.barrier.as_mut().is_some_and(|barrier| !barrier.test()) {
             return false;
         }
@@ -133,9 +149,10 @@ impl Drop for Inner {
         let Some(own) = self.own.take() else {
             return;
         };
+        let all_there = !self.comm.lane().lock().any_ended();
         // Invariant 1.
-        match self.comm.ibarrier() {
-            Ok(barrier) => {
+        match all_there.then(|| self.comm.ibarrier()) {
+            Some(Ok(barrier)) => {
                 let mut pending = PendingFree {
                     barrier: Some(barrier),
                     memory: Some((own, self.list.take())),
@@ -144,7 +161,7 @@ impl Drop for Inner {
                 };
                 self.comm.member().keep(Box::new(move || pending.is_done()));
             }
-            Err(_) => std::mem::forget((own, self.list.take())),
+            _ => std::mem::forget((own, self.list.take())),
         }
     }
 }
@@ -173,6 +190,8 @@ pub enum Flavor {
     Create(Held),
     /// Memory is attached later.
     Dynamic,
+    /// Memory of a device.
+    Device(DeviceSlice<u8>),
 }
 
 impl RawWindow {
@@ -201,25 +220,50 @@ impl RawWindow {
             Error::new(ErrorKind::Communicator, message)
         })?;
         let dynamic = matches!(flavor, Ok(Flavor::Dynamic));
+        let on_device = match &flavor {
+            Ok(Flavor::Device(part)) => Some(part.clone()),
+            _ => None,
+        };
         let memory = match flavor {
             Ok(Flavor::Shared(bytes)) => return Self::make_shared(comm, bytes, unit, updates),
             Ok(Flavor::Allocate(bytes)) => Held::zeroed(comm.core(), bytes),
             Ok(Flavor::Create(held)) => Ok(held),
             Ok(Flavor::Dynamic) => Ok(Held::promised(std::ptr::null_mut(), 0)),
+            Ok(Flavor::Device(part)) => {
+                // Invariant 1, of the allocation.
+                let kept = Box::new(part.memory().clone());
+                Ok(Held::of_value(std::ptr::null_mut(), 0, kept))
+            }
             Err(e) => Err(e),
         };
         let own = memory.and_then(|data| Own::new(&comm, data));
         let record = own.as_ref().ok().map(|own| Record {
             data: own.keys[0],
             sync: own.keys[1],
-            address: own.data.at().expose_provenance() as u64,
+            address: match &on_device {
+                Some(part) => part.address(),
+                None => own.data.at().expose_provenance() as u64,
+            },
             unit,
             holder: comm.rank() as u32,
             // What will be attached may lie anywhere.
-            by_lock: dynamic || updates == Updates::Many || !is_reached_by_all(&comm, &own.keys[0]),
+            by_lock: dynamic
+                || on_device.is_some()
+                || updates == Updates::Many
+                || !is_reached_by_all(&comm, &own.keys[0]),
+            on_device: on_device.is_some(),
         });
         let records = exchange(&comm, record.as_ref());
-        Self::of(comm, own?, records?, dynamic)
+        let (own, mut records) = (own?, records?);
+        let devices = match records.iter().any(|record| record.on_device) {
+            true => Some(OnDevices::exchange(&comm, on_device)?),
+            false => None,
+        };
+        for (rank, record) in records.iter_mut().enumerate() {
+            let bytes = devices.as_ref().and_then(|devices| devices.bytes_of(rank));
+            record.data.bytes = bytes.unwrap_or(record.data.bytes);
+        }
+        Self::of(comm, own, (records, devices), dynamic)
     }
 
     /// A window whose parts rank 0 allocates.
@@ -254,6 +298,7 @@ impl RawWindow {
             unit,
             holder: 0,
             by_lock: updates == Updates::Many,
+            on_device: false,
         });
         let records = exchange(&comm, record.as_ref());
         let (own, mut records) = (own?, records?);
@@ -266,10 +311,15 @@ impl RawWindow {
             };
             before += bytes;
         }
-        Self::of(comm, own, records, false)
+        Self::of(comm, own, (records, None), false)
     }
 
-    fn of(comm: Communicator, own: Own, records: Vec<Record>, dynamic: bool) -> Result<Self> {
+    fn of(
+        comm: Communicator,
+        own: Own,
+        (records, devices): (Vec<Record>, Option<OnDevices>),
+        dynamic: bool,
+    ) -> Result<Self> {
         let known = records.iter().map(|_| OnceLock::new()).collect();
         let serves = {
             let lane = comm.lane().lock();
@@ -281,6 +331,8 @@ impl RawWindow {
         Ok(Self(Arc::new(Inner {
             comm,
             watch,
+            devices,
+            enqueued: Enqueued::default(),
             records: records.into(),
             known,
             on_all: Mutex::new(0),
@@ -330,13 +382,25 @@ impl RawWindow {
         self.with_list(|list, sync| unsafe { list.detach(of, sync, at) })
     }
 
-    /// Memory that a program vouches for, until the window is given back.
+    /// Memory that a program vouches for, until the window is given back: of the host, or of a
+    /// device ([`View::found`]).
+    ///
+    /// # Errors
+    /// As there.
     ///
     /// # Safety
     /// `bytes` bytes at `at` stay where they are until [`RawWindow::free`] returns, and whoever
     /// uses them meanwhile knows that others do, too.
-    pub unsafe fn promised(at: *mut u8, bytes: usize) -> Flavor {
-        Flavor::Create(Held::promised(at, bytes))
+    pub unsafe fn found(at: *mut u8, bytes: usize) -> Result<Flavor> {
+        // SAFETY: invariant 2.
+        let view = unsafe { View::found(at, &Layout::of::<u8>(), bytes) }?;
+        let Some(memory) = view.as_raw().as_device() else {
+            return Ok(Flavor::Create(Held::promised(at, bytes)));
+        };
+        let memory = memory.view()?.buffer().memory().clone();
+        let before = at.addr() - memory.address() as usize;
+        let part = DeviceSlice::<u8>::of(memory)?.slice(before..before + bytes)?;
+        Ok(Flavor::Device(part))
     }
 
     /// The window's own communicator.
@@ -387,10 +451,12 @@ impl RawWindow {
             ));
         };
         let own = inner.own.as_ref();
-        let place = |holder: usize, key: &RegionKey, of: fn(&Own) -> (&Held, &RegionKey)| {
+        let place = |holder: usize,
+                     (key, of_device): (&RegionKey, bool),
+                     of: fn(&Own) -> (&Held, &RegionKey)| {
             match own.map(of) {
-                // Nothing of it is reached.
-                _ if key.bytes == 0 => Place::Region(*key),
+                // Nothing of it is reached, or not by the host.
+                _ if key.bytes == 0 || of_device => Place::Region(*key),
                 Some((held, whole)) if holder == inner.comm.rank() => {
                     let before = (key.base - whole.base) as usize;
                     Place::At(held.at().wrapping_add(before))
@@ -399,8 +465,10 @@ impl RawWindow {
             }
         };
         let holder = record.holder as usize;
-        let data = place(holder, &record.data, |own| (&own.data, &own.keys[0]));
-        let sync = place(rank, &record.sync, |own| (&own.sync, &own.keys[1]));
+        let data = place(holder, (&record.data, record.on_device), |own| {
+            (&own.data, &own.keys[0])
+        });
+        let sync = place(rank, (&record.sync, false), |own| (&own.sync, &own.keys[1]));
         let bytes = record.data.bytes as usize;
         // SAFETY: invariant 1; sync blocks are made by `make` on every rank.
         let part = unsafe { Part::new(data, sync, bytes, record.by_lock) };
@@ -438,10 +506,19 @@ impl RawWindow {
         self.0.records.get(rank).map(|r| r.address)
     }
 
-    /// How a rank's part is reached: `address`, `cross-memory attach`, `transport` or
-    /// `messages`.
+    /// How a rank's part is reached: `address`, `cross-memory attach`, `transport`, `messages`
+    /// or `kernels`.
     pub fn reach_of(&self, rank: usize) -> Result<&'static str> {
-        Ok(self.known(rank)?.part.reach())
+        let known = self.known(rank)?;
+        match self.needs_device(rank, &[]) {
+            true => Ok("kernels"),
+            false => Ok(known.part.reach()),
+        }
+    }
+
+    /// This rank's part, if it lies on a device.
+    pub fn own_on_device(&self) -> Option<&DeviceSlice<u8>> {
+        self.0.devices.as_ref()?.own()
     }
 
     /// Wakes a rank that waits for a change of its part, behind such a change.
@@ -466,12 +543,17 @@ impl RawWindow {
     /// Collective.
     #[track_caller]
     pub fn free(self) -> Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.settle()?;
         let mut inner = Arc::into_inner(self.0).ok_or_else(|| {
             let message = "a window that has other handles (hint: drop its epochs first)";
             Error::new(ErrorKind::Argument, message)
         })?;
         if let Some(watch) = &inner.watch {
             watch.fenced(&inner.comm)?;
+        }
+        // What was opened is closed before its owner frees it.
+        if inner.devices.take().is_some() {
+            inner.comm.core().devices.sweep();
         }
         inner.comm.barrier()?;
         let own = inner.own.take();

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! record of a rank, 80 bytes
-//! byte 0     24         48        56     64              68        69
-//!      data  sync block address   unit   holder          by lock   made
-//!      key   key        (u64)     (u64)  of data (u32)
+//! byte 0     24         48        56     64              68        69    70
+//!      data  sync block address   unit   holder          by lock   made  on a
+//!      key   key        (u64)     (u64)  of data (u32)                   device
 //! ```
 
 use crate::comm::Communicator;
@@ -22,6 +22,7 @@ pub(super) struct Record {
     /// The rank whose memory the part lies in.
     pub holder: u32,
     pub by_lock: bool,
+    pub on_device: bool,
 }
 
 impl Record {
@@ -41,6 +42,7 @@ impl Record {
         w[64..68].copy_from_slice(&record.holder.to_le_bytes());
         w[68] = record.by_lock.into();
         w[69] = 1;
+        w[70] = record.on_device.into();
         w
     }
 
@@ -50,7 +52,7 @@ impl Record {
         let (address, rest) = rest.split_first_chunk::<8>()?;
         let (unit, rest) = rest.split_first_chunk::<8>()?;
         let (holder, rest) = rest.split_first_chunk::<4>()?;
-        let &[by_lock, 1, ..] = rest else {
+        let &[by_lock, 1, on_device, ..] = rest else {
             return None;
         };
         Some(Record {
@@ -60,6 +62,7 @@ impl Record {
             unit: u64::from_le_bytes(*unit),
             holder: u32::from_le_bytes(*holder),
             by_lock: by_lock != 0,
+            on_device: on_device != 0,
         })
     }
 }

@@ -9,7 +9,9 @@ use osier_datatype::{Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::update::Change;
 use osier_engine::rma::word::Hold;
+use osier_engine::view::on_device::DeviceBuffer;
 use osier_engine::view::{Buffer, BufferMut, RawView};
+use osier_kernels::{Context, DeviceSlice, Event, Ordered, Stream, copy};
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -87,6 +89,28 @@ impl Communicator {
         self.reported(Window::make(self, bytes, updates))
     }
 
+    /// As [`Communicator::window`], of ranks that share memory: their parts lie one behind the
+    /// other, in the order of ranks, and [`Window::as_ptr`] tells each where. Collective.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let window = comm.shared_window::<u32>(2)?;
+    /// let (first, second) = (window.as_ptr(0)?.unwrap(), window.as_ptr(1)?.unwrap());
+    /// assert_eq!(first.wrapping_add(2), second);
+    /// window.free()?;
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::window`]; of kind [`ErrorKind::Unavailable`], if the ranks share no
+    /// memory.
+    #[track_caller]
+    pub fn shared_window<T: Datatype>(&self, len: usize) -> Result<Window<T>> {
+        let bytes = bytes_of::<T>(len).map(Flavor::Shared);
+        self.reported(Window::make(self, bytes, Updates::default()))
+    }
+
     /// A window whose part of this rank is the elements of a vector, which [`Window::free`]
     /// gives back. Collective.
     ///
@@ -102,6 +126,64 @@ impl Communicator {
         let flavor = Ok(Flavor::Create(held));
         self.reported(Window::make(self, flavor, Updates::default()))
     }
+}
+
+impl Communicator {
+    /// A window with `len` zeroed elements of this rank on a device; devices and numbers of
+    /// elements may differ by rank, and ranks whose parts lie on the host take part by
+    /// [`Communicator::window`]. Collective.
+    ///
+    /// Buffers of accesses are those of messages, on hosts and devices. Between devices an access
+    /// is one launch, from layout to layout, by a kernel of the origin.
+    ///
+    /// ```no_run
+    /// use osier::devices::{Context, DeviceSlice, Stream};
+    ///
+    /// # fn main() -> osier::Result<()> {
+    /// let universe = osier::init()?;
+    /// let world = universe.world();
+    /// let context = Context::new(0)?;
+    /// let stream = Stream::new(&context)?;
+    /// let window = world.device_window::<f64>(&context, 1 << 20)?;
+    /// // Any kernel writes `field`; a row of it goes to the next rank's device.
+    /// let field = DeviceSlice::<f64>::new(&stream, 1 << 20)?.into_inner();
+    /// let next = (world.rank() + 1) % world.size();
+    /// window.fenced(|epoch| epoch.put(&field.slice(..1024)?.after_stream(&stream), next, 0))?;
+    /// window.free()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::window`]; of kind [`ErrorKind::Device`], if the driver refuses.
+    #[track_caller]
+    pub fn device_window<T: Datatype>(&self, context: &Context, len: usize) -> Result<Window<T>> {
+        let part = zeroed_on::<T>(context, len);
+        let flavor = part.map(|part| Flavor::Device(part.erased()));
+        self.reported(Window::make(self, flavor, Updates::default()))
+    }
+
+    /// A window whose part of this rank is a slice of a device's memory. Collective.
+    ///
+    /// Processes open memory of [`Kind::Plain`](crate::devices::Kind::Plain); ranks of one
+    /// process reach any.
+    ///
+    /// # Errors
+    /// As [`Communicator::device_window`].
+    #[track_caller]
+    pub fn device_window_of<T: Datatype>(&self, part: &DeviceSlice<T>) -> Result<Window<T>> {
+        let flavor = Ok(Flavor::Device(part.erased()));
+        self.reported(Window::make(self, flavor, Updates::default()))
+    }
+}
+
+/// Zeroed elements on a device.
+fn zeroed_on<T: Datatype>(context: &Context, len: usize) -> Result<DeviceSlice<T>> {
+    let stream = Stream::new(context)?;
+    // An allocation has bytes.
+    let whole = DeviceSlice::<T>::new(&stream, len.max(1))?;
+    copy::fill(&stream, &whole, 0)?.synchronize()?;
+    Ok(whole.buffer().slice(..len)?)
 }
 
 fn bytes_of<T>(len: usize) -> Result<usize> {
@@ -154,8 +236,25 @@ impl<T: Datatype> Window<T> {
         Ok(bytes / size_of::<T>().max(1))
     }
 
-    /// How a rank's part is reached: `address`, `cross-memory attach`, `transport` or
-    /// `messages`.
+    /// Where a rank's part lies in this process, if it is used by address and has elements.
+    ///
+    /// Others may write there at any time, so whoever dereferences it reads and writes as where
+    /// threads share memory: by atomics, or where fences and locks keep the others out.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`], if there is no such rank.
+    pub fn as_ptr(&self, rank: usize) -> Result<Option<*mut T>> {
+        let at = self.reported(self.raw.address_of(rank))?;
+        Ok(at.map(<*mut u8>::cast))
+    }
+
+    /// The bytes of this rank's part, if it lies on a device: for kernels of its own.
+    pub fn device_part(&self) -> Option<&DeviceSlice<u8>> {
+        self.raw.own_on_device()
+    }
+
+    /// How a rank's part is reached: `address`, `cross-memory attach`, `transport`, `messages`
+    /// or `kernels`.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Rank`], if there is no such rank; of kind
@@ -623,6 +722,61 @@ impl<T: Datatype> Epoch<'_, T> {
         let at = (bytes_of::<T>(at)?, size_of::<T>());
         let before = (self.window.raw).compare_and_swap(rank, at, words.0, words.1)?;
         Ok(value_of(before))
+    }
+
+    /// As [`Epoch::put`], of a buffer on a device to a part on one, enqueued on a stream: in its
+    /// order, and complete when the event has passed that is returned. The epoch ends when all
+    /// that was enqueued in it is complete.
+    ///
+    /// In a capture the copy is part of the graph, and there is no event; each launch is to be
+    /// complete before the epoch that it belongs to ends.
+    ///
+    /// # Errors
+    /// As [`Epoch::put`]; of kind [`ErrorKind::Unavailable`], if the part lies on the host.
+    #[track_caller]
+    pub fn put_on<B: DeviceBuffer>(
+        &self,
+        stream: &Stream,
+        from: &Ordered<B>,
+        rank: usize,
+        at: usize,
+    ) -> Result<Option<Event>> {
+        let put = self.enqueue(stream, from, (rank, at), true);
+        self.window.reported(put)
+    }
+
+    /// As [`Epoch::get`], as [`Epoch::put_on`] enqueues.
+    ///
+    /// # Errors
+    /// As [`Epoch::put_on`].
+    #[track_caller]
+    pub fn get_on<B: DeviceBuffer>(
+        &self,
+        stream: &Stream,
+        to: &Ordered<B>,
+        rank: usize,
+        at: usize,
+    ) -> Result<Option<Event>> {
+        let got = self.enqueue(stream, to, (rank, at), false);
+        self.window.reported(got)
+    }
+
+    #[track_caller]
+    fn enqueue<B: DeviceBuffer>(
+        &self,
+        stream: &Stream,
+        local: &Ordered<B>,
+        (rank, at): (usize, usize),
+        puts: bool,
+    ) -> Result<Option<Event>> {
+        self.may_use(rank)?;
+        let view = local.buffer().device_view()?.erased();
+        let target = Self::elements(at, view.packed_bytes())?;
+        let local = local.clone().map(|_| view);
+        self.window.raw.inside(rank, &target)?;
+        self.window
+            .raw
+            .enqueue(stream, &local, rank, (&target, puts))
     }
 
     /// What was written to a rank's part before can be seen by it behind this.

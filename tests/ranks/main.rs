@@ -49,4 +49,5 @@ mod trace;
 mod trees;
 mod waitsets;
 mod window_checks;
+mod window_programs;
 mod windows;

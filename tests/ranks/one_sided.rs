@@ -425,103 +425,6 @@ fn sequence(comm: &Communicator, seed: u64) {
     window.free().expect("free");
 }
 
-/// All ranks at once, in phases between fences: cells that one of them has for a phase are written
-/// and read by it alone, all others are summed by anybody. What is there behind each fence is what
-/// a sequential memory has. `OSIER_TEST=window-programs=N` says how many seeds.
-#[test]
-fn concurrent_accesses_end_as_those_of_a_sequential_memory() {
-    let seeds = crate::asked::number("window-programs").unwrap_or(40);
-    let _watchdog = Watchdog::start();
-    let networks = Network::all().into_iter().chain(Network::virtual_ranks());
-    for network in networks.chain([of_messages()]) {
-        for seed in 0..seeds {
-            ranks_on(&network, 3, |comm| phases(&comm, seed));
-        }
-    }
-}
-
-fn phases(comm: &Communicator, seed: u64) {
-    const LEN: usize = 24;
-    let (rank, size) = (comm.rank(), comm.size());
-    // The same on all ranks.
-    let mut shared = Random::new(seed);
-    let mut own = Random::new(seed * 31 + rank as u64 + 1);
-    let window = match seed % 3 {
-        0 => comm.window::<i64>(LEN),
-        1 => comm.window_for::<i64>(LEN, Updates::Single),
-        _ => comm.window_of(vec![0i64; LEN]),
-    };
-    let window = window.expect("a window");
-    // What cells are, as far as this rank knows, and what it has added to others.
-    let mut sums = vec![0i64; size * LEN];
-    let mut values = vec![0i64; size * LEN];
-    for _ in 0..4 {
-        let owners: Vec<usize> = (0..size * LEN).map(|_| shared.below(2 * size)).collect();
-        let all = (shared.below(2) == 0).then(|| window.lock_all());
-        for _ in 0..own.below(25) {
-            let cell = own.below(size * LEN);
-            let (target, at) = (cell / LEN, cell % LEN);
-            let locked = match &all {
-                Some(_) => None,
-                None => Some(window.lock_shared(target).expect("lock")),
-            };
-            let epoch = match (&all, &locked) {
-                (Some(all), _) => &**all,
-                (None, Some(locked)) => &**locked,
-                (None, None) => unreachable!("one of them"),
-            };
-            let value = own.below(1000) as i64 - 500;
-            match owners[cell] {
-                owner if owner == rank => {
-                    let known = values[cell];
-                    if own.below(3) == 0 {
-                        let mut got = [0i64];
-                        epoch.get(&mut got, target, at).expect("get");
-                        assert_eq!(got[0], known, "seed {seed}");
-                        let was = epoch.compare_and_swap(known, value, target, at);
-                        assert_eq!(was.expect("swap"), known, "seed {seed}");
-                    } else {
-                        epoch.put(&value, target, at).expect("put");
-                    }
-                    values[cell] = value;
-                }
-                owner if owner >= size => {
-                    match own.below(2) {
-                        0 => epoch.accumulate(&value, target, at, Op::Sum).expect("sum"),
-                        _ => drop(epoch.fetch_and_op(value, target, at, Op::Sum).expect("sum")),
-                    }
-                    sums[cell] += value;
-                }
-                _ => {}
-            }
-        }
-        drop(all);
-        window.fence().expect("fence");
-        // Everybody learns what has become of all cells.
-        let mut told: Vec<i64> = (0..size * LEN)
-            .flat_map(|cell| {
-                let mine = i64::from(owners[cell] == rank);
-                [mine, mine * values[cell], sums[cell]]
-            })
-            .collect();
-        comm.allreduce(&told.clone(), &mut told, Op::Sum)
-            .expect("sum");
-        let there = window.to_vec().expect("a copy");
-        for (cell, told) in told.chunks_exact(3).enumerate() {
-            values[cell] = match told[0] {
-                0 => values[cell] + told[2],
-                _ => told[1],
-            };
-            if cell / LEN == rank {
-                assert_eq!(there[cell % LEN], values[cell], "seed {seed}, cell {cell}");
-            }
-        }
-        sums.fill(0);
-        window.fence().expect("fence");
-    }
-    window.free().expect("free");
-}
-
 /// A rank dies with a lock: who waits for it learns its name, and the next one has it.
 #[test]
 fn locks_of_a_rank_that_dies_are_released() {
@@ -553,6 +456,111 @@ fn locks_of_a_rank_that_dies_are_released() {
             false
         });
     }
+}
+
+/// The same of a lock that several share: those that have ended are named, each once, and then
+/// the lock is free.
+#[test]
+fn shares_of_ranks_that_die_are_released() {
+    let _watchdog = Watchdog::start();
+    one_fails(&Network::Shm, 4, |comm| {
+        let rank = comm.rank();
+        let window = comm.window::<u64>(1).expect("a window");
+        match rank {
+            1 => std::mem::forget(window.lock_shared(0).expect("lock")),
+            2 => {
+                let all = window.lock_all();
+                all.put(&7u64, 0, 0).expect("put");
+                std::mem::forget(all);
+            }
+            _ => {}
+        }
+        window.fence().expect("fence");
+        if rank == 1 || rank == 2 {
+            std::mem::forget(window);
+            return true;
+        }
+        if rank == 3 {
+            let mut named = [1, 2].map(|dead| format!("rank {dead} had it")).to_vec();
+            while !named.is_empty() {
+                let locked = window.lock(0).map(drop);
+                let e = fails(locked, ErrorKind::RankDead, &["rank 0's part"]).to_string();
+                let at = named.iter().position(|name| e.contains(name));
+                named.remove(at.expect("each is named once"));
+            }
+            let locked = window.lock(0).expect("it is free now");
+            locked.put(&5u64, 0, 0).expect("put");
+            drop(locked);
+            comm.send(&[0u8; 0], 0, 0).expect("send");
+        } else {
+            comm.recv(&mut [0u8; 0], 3, 0).expect("receive");
+            assert_eq!(window.to_vec().expect("copy"), [5]);
+        }
+        std::mem::forget(window);
+        false
+    });
+}
+
+/// Where nobody reads what a rank has noted that has ended, it is named, too.
+#[test]
+fn who_waits_for_shares_of_the_dead_is_told() {
+    let _watchdog = Watchdog::start();
+    one_fails(&of_messages(), 3, |comm| {
+        let window = comm.window::<u64>(1).expect("a window");
+        if comm.rank() == 1 {
+            std::mem::forget(window.lock_shared(0).expect("lock"));
+        }
+        window.fence().expect("fence");
+        if comm.rank() == 2 {
+            let locked = window.lock(0).map(drop);
+            fails(
+                locked,
+                ErrorKind::RankDead,
+                &["rank 0's part", "rank 1 has ended"],
+            );
+            comm.send(&[0u8; 0], 0, 0).expect("send");
+        }
+        if comm.rank() == 0 {
+            comm.recv(&mut [0u8; 0], 2, 0).expect("receive");
+        }
+        std::mem::forget(window);
+        comm.rank() == 1
+    });
+}
+
+/// Ranks store to each other's parts of a shared window by address, and reach them by calls.
+#[test]
+fn parts_of_shared_windows_lie_one_behind_the_other() {
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 3, |comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        // Of different lengths, one of none.
+        let lens = [3usize, 0, 5];
+        let window = comm.shared_window::<u64>(lens[rank]).expect("a window");
+        assert_eq!(window.as_ptr(1).expect("a rank"), None);
+        let first = window.as_ptr(0).expect("a rank").expect("elements");
+        let last = window.as_ptr(2).expect("a rank").expect("elements");
+        assert_eq!(first.wrapping_add(3), last);
+        window.fence().expect("fence");
+        if rank == 1 {
+            for i in 0..8u64 {
+                let at = first.wrapping_add(i as usize);
+                // SAFETY: eight elements of both parts, which nobody else uses between fences.
+                unsafe { at.write_volatile(100 + i) };
+            }
+        }
+        window.fence().expect("fence");
+        let mut there = vec![0u64; 3];
+        let all = window.lock_all();
+        all.get(&mut there[..], 0, 0).expect("get");
+        assert_eq!(there, [100, 101, 102]);
+        all.unlock().expect("unlock");
+        let before = if rank == 2 { 103 } else { 100 };
+        let mine: Vec<u64> = (0..lens[rank] as u64).map(|i| before + i).collect();
+        assert_eq!(window.to_vec().expect("a copy"), mine);
+        fails(window.as_ptr(size), ErrorKind::Rank, &["rank 3"]);
+        window.free().expect("free");
+    });
 }
 
 /// How parts are reached, as it is told.

@@ -6,12 +6,13 @@
 use std::fmt::Write;
 
 /// The files of wrong programs, below `capi/tests/c/wrong`, and what they are about.
-pub const FILES: [(&str, &str); 8] = [
+pub const FILES: [(&str, &str); 9] = [
     ("arguments", "Arguments"),
     ("requests", "Requests, and the order of calls"),
     ("types", "Types"),
     ("collectives", "Collective calls"),
     ("buffers", "Buffers"),
+    ("windows", "Windows"),
     ("leaks", "Leaks"),
     ("threads", "Threads"),
     ("hangs", "Hangs"),

@@ -27,6 +27,8 @@ enum Room {
     GpuDatatype,
     /// Random task graphs against a naive interpreter, on simulated ranks and workers
     Tasks,
+    /// Random programs of windows beside a sequential memory, over the simulated network
+    Windows,
     /// Messages between all kinds of memory, in all layouts, on all ways, on the emulated
     /// driver, with streams and peers that are late
     Devices,
@@ -45,6 +47,7 @@ enum Room {
   cargo xtask soak engine --runs 1000000 --seed 0
   cargo xtask soak datatype --trees 10000000 --seconds 3600
   cargo xtask soak tasks --runs 1000000 --seed 0
+  cargo xtask soak windows --runs 1000000 --seed 0
   cargo xtask soak gpu-datatype --trees 10000000 --seconds 7200
   cargo xtask soak devices --seeds 0..1000
   cargo xtask soak scribble --seeds 0..500
@@ -59,7 +62,7 @@ pub struct Args {
     /// Of datatype and gpu-datatype: as many types, unless the time is up before
     #[arg(long, value_name = "N")]
     trees: Option<u64>,
-    /// Of engine, tasks and kills: as many random programs, however long it takes, with seeds in a
+    /// Of engine, tasks, windows and kills: as many random programs, however long it takes, with seeds in a
     /// row
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
@@ -105,6 +108,7 @@ pub fn run(args: &Args) -> Result {
         Room::Engine => ("osier-bed", "engine_sim"),
         Room::Datatype => ("osier-datatype", "trees"),
         Room::Tasks => ("osier-tasks", "random"),
+        Room::Windows => ("osier-test-programs", "ranks"),
         _ => ("osier-kernels", "trees"),
     };
     match args.runs {

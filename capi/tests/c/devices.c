@@ -222,6 +222,73 @@ static void borders(void) {
     CHECK(MPI_Send(device, N + 1, MPI_INT, peer, 5, MPI_COMM_WORLD) != MPI_SUCCESS);
 }
 
+/* A window on the device, used from device and host, and one on the host used from the device. */
+static void windows(void) {
+    int peer = size - 1 - rank, flavor, flag, *base;
+    MPI_Win win, plain;
+    MPI_Datatype pairs;
+    clear(other);
+    OK(MPI_Win_create(other, sizeof host, sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &win));
+    OK(MPI_Win_set_errhandler(win, MPI_ERRORS_RETURN));
+    OK(MPI_Win_get_attr(win, MPI_WIN_BASE, &base, &flag));
+    CHECK(flag && base == other);
+    OK(MPI_Win_get_attr(win, MPI_WIN_CREATE_FLAVOR, &base, &flag));
+    flavor = *base;
+    CHECK(flavor == MPI_WIN_FLAVOR_CREATE);
+    number(3000 * rank);
+    fill(device, host, sizeof host);
+    OK(MPI_Win_fence(0, win));
+    OK(MPI_Put(device, N / 2, MPI_INT, peer, 0, N / 2, MPI_INT, win));
+    OK(MPI_Put(host + N / 2, N / 2, MPI_INT, peer, N / 2, N / 2, MPI_INT, win));
+    OK(MPI_Win_fence(0, win));
+    is_numbered(other, N, 3000 * peer);
+    OK(MPI_Win_fence(0, win));
+    /* Every other element, to and from it. */
+    OK(MPI_Type_vector(N / 2, 1, 2, MPI_INT, &pairs));
+    OK(MPI_Type_commit(&pairs));
+    memset(got, 0, sizeof got);
+    OK(MPI_Win_lock(MPI_LOCK_SHARED, peer, 0, win));
+    OK(MPI_Get(got, N / 2, MPI_INT, peer, 0, 1, pairs, win));
+    OK(MPI_Win_unlock(peer, win));
+    for (int i = 0; i < N / 2; i++) CHECK(got[i] == 3000 * rank + 2 * i);
+    OK(MPI_Type_free(&pairs));
+    /* Sums by both, of device and host, and single elements. */
+    OK(MPI_Win_fence(0, win));
+    OK(MPI_Accumulate(device, N, MPI_INT, 0, 0, N, MPI_INT, MPI_SUM, win));
+    OK(MPI_Accumulate(host, N, MPI_INT, 0, 0, N, MPI_INT, MPI_SUM, win));
+    OK(MPI_Win_fence(0, win));
+    if (rank == 0) {
+        fetch(got, other, sizeof got);
+        for (int i = 0; i < N; i++) CHECK(got[i] == 3000 + i + 2 * i + 2 * (3000 + i));
+    }
+    OK(MPI_Win_fence(0, win));
+    if (rank == 1) {
+        int one = 1, was, expected, next = -5;
+        OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, win));
+        OK(MPI_Fetch_and_op(&one, &was, MPI_INT, 0, 2, MPI_SUM, win));
+        OK(MPI_Win_flush(0, win));
+        expected = was + 1;
+        OK(MPI_Compare_and_swap(&next, &expected, &was, MPI_INT, 0, 2, win));
+        OK(MPI_Win_flush(0, win));
+        CHECK(was == expected);
+        OK(MPI_Get(&was, 1, MPI_INT, 0, 2, 1, MPI_INT, win));
+        OK(MPI_Win_unlock(0, win));
+        CHECK(was == -5);
+    }
+    CHECK(MPI_Put(host, 2, MPI_INT, peer, N - 1, 2, MPI_INT, win) != MPI_SUCCESS);
+    OK(MPI_Win_free(&win));
+    OK(MPI_Win_allocate(sizeof host, sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &base, &plain));
+    OK(MPI_Win_fence(0, plain));
+    OK(MPI_Put(device, N, MPI_INT, peer, 0, N, MPI_INT, plain));
+    OK(MPI_Win_fence(0, plain));
+    for (int i = 0; i < N; i++) CHECK(base[i] == 3000 * peer + i);
+    clear(other);
+    OK(MPI_Get(other, N, MPI_INT, peer, 0, N, MPI_INT, plain));
+    OK(MPI_Win_fence(0, plain));
+    is_numbered(other, N, 3000 * rank);
+    OK(MPI_Win_free(&plain));
+}
+
 int main(int argc, char **argv) {
     /* One rank's driver is there before MPI, the other's comes behind. */
     int early = getenv("OSIER_RANK") && !strcmp(getenv("OSIER_RANK"), "0");
@@ -238,6 +305,7 @@ int main(int argc, char **argv) {
     collectives();
     local();
     borders();
+    windows();
     CHECK(cuda.release((device_address)device) == 0);
     CHECK(cuda.release((device_address)other) == 0);
     return end();

@@ -140,6 +140,11 @@ fn buffers_are_named() {
     named("buffers");
 }
 
+#[test]
+fn accesses_to_windows_are_named() {
+    named("windows");
+}
+
 /// The page says what the table says.
 #[test]
 fn the_page_is_up_to_date() {

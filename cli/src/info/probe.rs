@@ -54,7 +54,7 @@ impl Report {
                 Entry::new("ofi", false, LATER),
                 Entry::new("verbs", false, LATER),
             ],
-            system: vec![membarrier(), huge_pages(), gdrcopy()],
+            system: vec![windows(), membarrier(), huge_pages(), gdrcopy()],
             devices: osier_kernels::devices().map_err(|e| e.to_string()),
         }
     }
@@ -135,6 +135,15 @@ fn cma() -> Entry {
             Entry::new("cma", false, note)
         }
     }
+}
+
+/// How ranks of this machine reach each other's windows.
+fn windows() -> Entry {
+    let note = match osier::measure::attach_permitted() {
+        Ok(()) => "allocated ones by address, others by cma; no progress thread",
+        Err(_) => "allocated ones by address; others need a progress thread",
+    };
+    Entry::new("windows", true, note)
 }
 
 /// As the library asks: a barrier for all registered processes, which spares

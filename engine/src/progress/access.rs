@@ -30,7 +30,7 @@ use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, Result};
 use crate::wire;
 use osier_transports::{
-    AtomicOp, Capabilities, Incoming, OneSided, RegionKey, RegionKind, TransportError,
+    AtomicOp, Capabilities, Incoming, OneSided, RegionKey, RegionKind, Sharing, TransportError,
     TransportErrorKind,
 };
 use std::collections::BTreeMap;
@@ -222,6 +222,11 @@ impl Lane {
         if let Some(at) = exported.iter().position(|e| e.key == *key) {
             exported.swap_remove(at);
         }
+    }
+
+    /// What this rank shares with a member.
+    pub fn sharing(&self, peer: u32) -> Sharing {
+        self.port.links.sharing(peer)
     }
 
     /// How a region of a peer's part of a window is reached.

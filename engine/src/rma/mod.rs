@@ -15,9 +15,9 @@
 //!
 //! ```text
 //! sync block of a part, one line for each word
-//! byte 0          64                     96             128
-//!      lock of    words of a window      mark of an     lock of
-//!      epochs     with attached memory   owner that     updates
+//! byte 0          64                     96             128        192
+//!      lock of    words of a window      mark of an     lock of    parts that the owner
+//!      epochs     with attached memory   owner that     updates    shares the locks of
 //!                                        sleeps
 //! ```
 //!
@@ -35,6 +35,7 @@
 //! Memory Access Programming with MPI-3 One Sided", SC 2013: locks by remote atomics, and no
 //! work of the target. Here updates of a part are by one kind of atomics for all of its ranks.
 
+pub mod shares;
 pub mod update;
 pub mod watched;
 pub mod word;
@@ -48,6 +49,7 @@ use crate::progress::core::Core;
 use crate::progress::lane::Lane;
 use crate::view::{RawView, copy_contiguous};
 use osier_transports::{AtomicOp, RegionKey, RegionKind};
+use shares::{Left, Shares};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -73,6 +75,10 @@ const AWAKE_ATTEMPTS: u32 = 100;
 
 /// Byte of the sync block: the owner sleeps until its part changes ([`watched`]).
 const MARK_AT: usize = 96;
+
+/// Byte of the sync block: which parts its owner has locked together with others ([`shares`]).
+const SHARES_AT: usize = 192;
+const _: () = assert!(SHARES_AT + 8 * shares::WORDS == SYNC_BYTES);
 
 /// A lock of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,11 +220,14 @@ impl Path<'_> {
             .for_each(|rank| self.core.wake_ranks(&[rank]));
     }
 
-    /// A member that has ended, if one has.
-    fn ended_member(&self) -> Option<u32> {
+    /// Members that have ended.
+    fn ended_members(&self) -> Vec<u32> {
         let lane = self.lane.lock();
-        let ended = || (0..lane.members().len() as u32).find(|rank| lane.has_ended(*rank));
-        lane.any_ended().then(ended).flatten()
+        let members = match lane.any_ended() {
+            true => lane.members().len() as u32,
+            false => 0,
+        };
+        (0..members).filter(|rank| lane.has_ended(*rank)).collect()
     }
 
     /// The rank that has a lock alone, if it has ended.
@@ -232,6 +241,17 @@ impl Path<'_> {
             ErrorKind::WindowEpoch,
             format!(
                 "the lock of rank {}'s part of a window: this rank has it (hint: unlock it first)",
+                self.peer
+            ),
+        )
+    }
+
+    fn perhaps_held_by(&self, ended: u32) -> Error {
+        Error::new(
+            ErrorKind::RankDead,
+            format!(
+                "the lock of rank {}'s part of a window, which others share: rank {ended} has \
+                 ended, and may have been one of them",
                 self.peer
             ),
         )
@@ -481,18 +501,57 @@ impl Part {
         unsafe { self.sync.atomic(path, lock.at(), op) }
     }
 
-    /// Takes a lock of the part; waits for others.
+    /// Takes the lock of epochs; waits for others. `left` says what a rank that has ended leaves
+    /// of this part's lock.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::RankDead`]: the rank that had it has died; the lock is free then.
+    /// Of kind [`ErrorKind::RankDead`]: a rank that had it has died; it has it no more then.
     #[inline]
     #[track_caller]
-    pub fn lock(&self, path: &Path<'_>, lock: LockOf, hold: Hold) -> Result<()> {
+    pub fn lock(
+        &self,
+        path: &Path<'_>,
+        hold: Hold,
+        mut left: impl FnMut(u32) -> Result<Left>,
+    ) -> Result<()> {
+        self.take(path, LockOf::Epochs, hold, &mut left)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn take(
+        &self,
+        path: &Path<'_>,
+        lock: LockOf,
+        hold: Hold,
+        left: &mut dyn FnMut(u32) -> Result<Left>,
+    ) -> Result<()> {
         let apply = |op| self.apply(path, lock, op);
         match word::try_lock(hold, path.own, apply, || path.wake())? {
             Tried::Taken => Ok(()),
-            Tried::Held(held) => self.await_lock(path, lock, hold, held),
+            Tried::Held(held) => self.await_lock(path, lock, hold, (held, left)),
         }
+    }
+
+    /// What this rank, which has ended, leaves of the lock of `part`.
+    ///
+    /// # Errors
+    /// Its memory is not reached any more.
+    pub fn left_of(&self, path: &Path<'_>, part: u32) -> Result<Left> {
+        shares::left_by_ended(part, |at, op| {
+            // SAFETY: invariants 1 and 2: a word of the sync block.
+            unsafe { self.sync.atomic(path, SHARES_AT + 8 * at, op) }
+        })
+    }
+
+    /// The list of parts that this rank has locked together with others; of the own part.
+    pub fn shares(&self) -> Option<Shares<'_>> {
+        let Place::At(at) = self.sync else {
+            return None;
+        };
+        let list = at.wrapping_add(SHARES_AT).cast();
+        // SAFETY: invariants 1 and 4: words of the own sync block, used by atomics alone.
+        Some(Shares(unsafe { &*list }))
     }
 
     #[cold]
@@ -502,7 +561,7 @@ impl Part {
         path: &Path<'_>,
         lock: LockOf,
         hold: Hold,
-        mut held: Holders,
+        (mut held, left): (Holders, &mut dyn FnMut(u32) -> Result<Left>),
     ) -> Result<()> {
         let apply = |op| self.apply(path, lock, op);
         if let Place::At(_) = self.sync {
@@ -528,6 +587,19 @@ impl Part {
             }
             attempts = attempts.saturating_add(1);
             let marks = attempts > AWAKE_ATTEMPTS;
+            if marks && held.shared > 0 {
+                for ended in path.ended_members() {
+                    let error = match left(ended) {
+                        Ok(Left::Nothing) => continue,
+                        Ok(Left::Perhaps) | Err(_) => path.perhaps_held_by(ended),
+                        Ok(Left::Share) => {
+                            let released = word::unlock(Hold::Shared, ended, apply, || path.wake());
+                            released.err().unwrap_or_else(|| path.held_by_ended(ended))
+                        }
+                    };
+                    return Some(Err(error));
+                }
+            }
             match word::try_again(hold, path.own, marks, apply) {
                 Ok(Tried::Taken) => return Some(Ok(())),
                 Ok(Tried::Held(now)) => held = now,
@@ -579,9 +651,14 @@ impl Part {
     }
 
     /// Runs `f` under the lock of updates.
+    ///
+    /// # Errors
+    /// Those of `f`, and as [`Part::lock`].
     #[inline]
-    fn alone<R>(&self, path: &Path<'_>, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.lock(path, LockOf::Updates, Hold::Exclusive)?;
+    pub fn alone<R>(&self, path: &Path<'_>, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        // It is never shared.
+        let mut left = |_| Ok(Left::Nothing);
+        self.take(path, LockOf::Updates, Hold::Exclusive, &mut left)?;
         let done = f();
         self.unlock(path, LockOf::Updates, Hold::Exclusive)?;
         done
@@ -627,7 +704,7 @@ impl Part {
                 return Some(Ok(found));
             }
             if attempts > AWAKE_ATTEMPTS
-                && let Some(ended) = path.ended_member()
+                && let Some(ended) = path.ended_members().first()
             {
                 let message = format!("{}: rank {ended} has ended meanwhile", what());
                 return Some(Err(Error::new(ErrorKind::RankDead, message)));

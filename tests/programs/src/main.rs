@@ -7,6 +7,7 @@ mod checks;
 mod collectives;
 mod counts;
 mod delayed;
+mod device_windows;
 mod devices;
 mod foreign;
 mod garbled;
@@ -140,6 +141,7 @@ fn main() -> ExitCode {
         ["collectives", ref what @ ..] => collectives::run(comm, what),
         ["delay", ref what @ ..] => delayed::run(comm, what),
         ["windows", ref what @ ..] => windows::run(comm, what),
+        ["device-windows"] => device_windows::run(comm),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
@@ -163,6 +165,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
         ["mapped", what @ ..] => mapped::run(&comm, what),
         ["delay", what @ ..] => delayed::run(&comm, what),
         ["windows", what @ ..] => windows::run(&comm, what),
+        ["device-windows"] => device_windows::run(&comm),
         ["matrix", what @ ..] => matrix::run(&comm, what),
         ["crowd"] => crowd(&comm),
         ["hang", how] => hang(&comm, how),

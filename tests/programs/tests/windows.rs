@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{finish, job};
+use support::{emulated, finish, job};
 
 #[test]
 fn counters_of_more_ranks_than_cores_end_exact() {
@@ -58,4 +58,23 @@ fn locks_of_a_killed_rank_are_released() {
     let options = ["--on-death", "report"];
     let done = finish(&mut job(3, &options, &["windows", "killed"]));
     done.through(&[0, 2]);
+}
+
+/// Of one device and of two, processes and threads.
+#[test]
+fn parts_on_devices_are_used_by_kernels() {
+    if !emulated() {
+        return;
+    }
+    for (ranks, gpus, each) in [(2, "1", "1"), (3, "2", "1"), (4, "2", "2")] {
+        let all: Vec<usize> = (0..ranks).collect();
+        let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
+        let what = match each {
+            "1" => &["device-windows"][..],
+            _ => &["run", "device-windows"],
+        };
+        finish(&mut job(ranks, &options, what))
+            .through(&all)
+            .code(0);
+    }
 }

@@ -1,0 +1,585 @@
+//! Parts in the memory of devices, and accesses with buffers there.
+//!
+//! An allocation of a rank is reached by kernels of the others: as it is in one process, opened
+//! by its handle in another. So an access between devices is one launch, from layout to layout,
+//! and nothing goes through the host. Where one side lies on the host it is packed into pinned
+//! memory, or unpacked from there.
+//!
+//! ```text
+//!                     part on a device         part on the host
+//! buffer on a device  one kernel               kernel -> pinned -> as from the host
+//! buffer on the host  pinned -> kernel         (as everywhere)
+//!
+//! record of a rank, 136 bytes
+//! byte 0         8       16          24        32
+//!      on a      bytes   place in    address   key of the
+//!      device    of the  the alloc.  of the    allocation
+//!      (u64)     part    (bytes)     Memory
+//! ```
+//!
+//! # Invariants
+//! 1. An allocation is kept until all ranks have given the window back, as a part on the host
+//!    (invariant 1 of [`super::raw`]). The address of a rank's `Memory` is used by ranks of its
+//!    process alone.
+//! 2. What an access touches lies inside of the part: checked before, and when its view is made.
+//! 3. The caller of an unsafe function keeps its contract: buffers of the host are readable, or
+//!    writable and nobody else's.
+//!
+//! # Sources
+//! S. Potluri et al., "Extending OpenSHMEM for GPU Computing", IPDPS 2013: one-sided access to
+//! memory of devices by CUDA IPC. Here kernels copy from layout to layout.
+
+use super::raw::RawWindow;
+use crate::comm::Communicator;
+use osier_datatype::{Layout, Type};
+use osier_engine::device::direct::Direct;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::rma::update::Change;
+use osier_engine::view::{RawView, Shape};
+use osier_kernels::handle::{Key, Made};
+use osier_kernels::{
+    After, Context, DeviceError, DeviceSlice, DeviceView, Event, Memory, Ordered, Packer, Stream,
+};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A view of bytes of a device, and when they are valid.
+type Bytes = Ordered<DeviceView<u8>>;
+
+/// What the others know of a rank's part on a device.
+#[derive(Clone, Copy)]
+struct Record {
+    bytes: u64,
+    place: u64,
+    memory: u64,
+    key: Key,
+}
+
+impl Record {
+    const HEAD: usize = 32;
+    const BYTES: usize = (Self::HEAD + Key::WIRE_BYTES).next_multiple_of(8);
+
+    fn of(part: &DeviceSlice<u8>) -> Result<Self> {
+        let (at, memory) = (part.address(), part.memory());
+        let key = Key::of(memory, at..at + part.bytes() as u64)?;
+        Ok(Self {
+            bytes: part.bytes() as u64,
+            place: at - key.start,
+            memory: Arc::as_ptr(memory).expose_provenance() as u64,
+            key,
+        })
+    }
+
+    /// `None`: the part lies on the host.
+    fn to_wire(record: Option<&Self>) -> [u8; Self::BYTES] {
+        let mut w = [0; Self::BYTES];
+        if let Some(record) = record {
+            w[..8].copy_from_slice(&1u64.to_le_bytes());
+            w[8..16].copy_from_slice(&record.bytes.to_le_bytes());
+            w[16..24].copy_from_slice(&record.place.to_le_bytes());
+            w[24..32].copy_from_slice(&record.memory.to_le_bytes());
+            w[Self::HEAD..][..Key::WIRE_BYTES].copy_from_slice(&record.key.to_wire());
+        }
+        w
+    }
+
+    /// `Some(None)`: the part lies on the host; `None`: it is malformed.
+    fn from_wire(w: &[u8]) -> Option<Option<Self>> {
+        let (there, rest) = w.split_first_chunk::<8>()?;
+        let (bytes, rest) = rest.split_first_chunk::<8>()?;
+        let (place, rest) = rest.split_first_chunk::<8>()?;
+        let (memory, rest) = rest.split_first_chunk::<8>()?;
+        match u64::from_le_bytes(*there) {
+            0 => Some(None),
+            1 => Some(Some(Self {
+                bytes: u64::from_le_bytes(*bytes),
+                place: u64::from_le_bytes(*place),
+                memory: u64::from_le_bytes(*memory),
+                key: Key::from_wire(rest.get(..Key::WIRE_BYTES)?)?,
+            })),
+            _ => None,
+        }
+    }
+}
+
+/// Parts of a window that lie on devices.
+pub(super) struct OnDevices {
+    records: Box<[Option<Record>]>,
+    opened: Box<[OnceLock<DeviceSlice<u8>>]>,
+    own: Option<DeviceSlice<u8>>,
+}
+
+impl OnDevices {
+    /// What all ranks tell of theirs. Collective.
+    #[track_caller]
+    pub fn exchange(comm: &Communicator, own: Option<DeviceSlice<u8>>) -> Result<Self> {
+        // All ranks go on, and those that cannot have an error then.
+        let record = own.as_ref().map(Record::of).transpose();
+        let mine = record.as_ref().ok().and_then(|record| record.as_ref());
+        let mut all = vec![0u8; Record::BYTES * comm.size()];
+        comm.allgather(&Record::to_wire(mine), &mut all)?;
+        record?;
+        let records = all.chunks_exact(Record::BYTES).enumerate();
+        let parse = |(rank, wire): (usize, &[u8])| {
+            Record::from_wire(wire).ok_or_else(|| {
+                let message = format!("what rank {rank} says of its part on a device");
+                Error::new(ErrorKind::Malformed, message)
+            })
+        };
+        let records: Vec<Option<Record>> = records.map(parse).collect::<Result<_>>()?;
+        Ok(Self {
+            opened: records.iter().map(|_| OnceLock::new()).collect(),
+            records: records.into(),
+            own,
+        })
+    }
+
+    /// Bytes of a rank's part, if it lies on a device.
+    pub fn bytes_of(&self, rank: usize) -> Option<u64> {
+        let record = self.records.get(rank)?.as_ref()?;
+        Some(record.bytes)
+    }
+
+    /// This rank's part.
+    pub fn own(&self) -> Option<&DeviceSlice<u8>> {
+        self.own.as_ref()
+    }
+
+    /// A rank's part, as kernels of this rank reach it; `None`: it lies on the host.
+    fn part(&self, comm: &Communicator, rank: usize) -> Result<Option<&DeviceSlice<u8>>> {
+        let Some(Some(record)) = self.records.get(rank) else {
+            return Ok(None);
+        };
+        if let Some(part) = self.opened[rank].get() {
+            return Ok(Some(part));
+        }
+        let part = match &self.own {
+            Some(own) if rank == comm.rank() => own.clone(),
+            _ => self.open(comm, rank, record)?,
+        };
+        Ok(Some(self.opened[rank].get_or_init(|| part)))
+    }
+
+    fn open(&self, comm: &Communicator, rank: usize, record: &Record) -> Result<DeviceSlice<u8>> {
+        let sharing = comm.lane().lock().sharing(rank as u32);
+        let bytes = record.bytes as usize;
+        if sharing.process {
+            let memory = std::ptr::with_exposed_provenance::<Memory>(record.memory as usize);
+            // SAFETY: invariant 1: of `Arc::as_ptr` in this process, and alive.
+            unsafe { Arc::increment_strong_count(memory) };
+            // SAFETY: invariant 1: the count of just now.
+            let memory = unsafe { Arc::from_raw(memory) };
+            let before = (record.key.start + record.place - memory.address()) as usize;
+            return Ok(DeviceSlice::<u8>::of(memory)?.slice(before..before + bytes)?);
+        }
+        let unreached = |why: String| {
+            let message = format!("the part of rank {rank} of a window, on a device: {why}");
+            Error::new(ErrorKind::Unavailable, message)
+        };
+        let devices = &comm.core().devices;
+        if !sharing.devices || !devices.opens() {
+            return Err(unreached("its process shares no devices".into()));
+        }
+        if record.key.made != Made::Plain {
+            return Err(unreached(format!(
+                "processes do not open {} memory here (hint: plain memory, or ranks of one process)",
+                record.key.made.name()
+            )));
+        }
+        let context = match &self.own {
+            Some(own) => own.memory().context().clone(),
+            None => Context::new(0)?,
+        };
+        let world = comm.lane().lock().world_rank(rank as u32).unwrap_or(0);
+        let opened = devices.open((world, context.ordinal()), &context, &record.key, &[])?;
+        let memory =
+            opened.ok_or_else(|| unreached("there is no room for more mappings".into()))?;
+        let before = record.place as usize;
+        Ok(DeviceSlice::<u8>::of(memory)?.slice(before..before.saturating_add(bytes))?)
+    }
+}
+
+/// Accesses on streams that are not known to be complete.
+#[derive(Default)]
+pub(super) struct Enqueued(Mutex<Vec<Event>>);
+
+impl Enqueued {
+    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Pinned memory of the host for packed bytes.
+struct Staged {
+    at: *mut u8,
+    slice: DeviceSlice<u8>,
+}
+
+impl Staged {
+    fn new(context: &Context, bytes: usize) -> Result<Self> {
+        let memory = Memory::pinned(context, bytes)?;
+        let at = memory.host().ok_or_else(|| {
+            let message = "pinned memory without an address of the host";
+            Error::new(ErrorKind::Device, message)
+        })?;
+        Ok(Self {
+            at,
+            slice: DeviceSlice::of(memory)?.slice(..bytes)?,
+        })
+    }
+
+    /// The bytes as instances of a layout without gaps.
+    fn view(&self, layout: &Layout, count: usize) -> Result<Bytes> {
+        Ok(Ordered::new(
+            DeviceView::new(&self.slice, 0, layout, count)?,
+            After::Now,
+        ))
+    }
+
+    /// The bytes.
+    fn bytes(&self) -> Result<Bytes> {
+        self.view(&Layout::of::<u8>(), self.slice.bytes())
+    }
+
+    /// As the host has them.
+    fn on_host(&self) -> RawView {
+        RawView::untyped(self.at, self.slice.bytes())
+    }
+}
+
+/// Instances of a target, and where the first has its origin, from the part's first byte on.
+fn instances(target: &RawView) -> Result<(Layout, usize, isize)> {
+    let origin = target.origin.addr().cast_signed();
+    let dense = |layout: Layout| {
+        let count = target.bytes.checked_div(layout.size()).unwrap_or(0);
+        let ahead = layout.contiguous_at(count).unwrap_or(0);
+        (layout, count, origin.wrapping_sub(ahead))
+    };
+    Ok(match &target.shape {
+        Shape::Untyped => (Layout::of::<u8>(), target.bytes, origin),
+        Shape::Slice(layout) => dense(layout()),
+        Shape::Uniform(basic) => dense(Type::basic(*basic).commit()?),
+        Shape::Dense(layout) => dense(layout.clone()),
+        Shape::Loose(layout, count) => (layout.clone(), *count, origin),
+        Shape::Device(_) | Shape::Section(..) | Shape::Parts(_) | Shape::Combining(_) => {
+            let message = "a target of a window that is no instances of a layout";
+            return Err(Error::new(ErrorKind::Datatype, message));
+        }
+    })
+}
+
+/// A view of a part, of which a target's addresses count from the first byte.
+fn view_of(part: &DeviceSlice<u8>, target: &RawView) -> Result<Bytes> {
+    let (layout, count, origin) = instances(target)?;
+    let at = part.address().wrapping_add_signed(origin as i64);
+    // Invariant 2.
+    let view = DeviceView::around(part, at, &layout, count)?;
+    Ok(Ordered::new(view, After::Now))
+}
+
+impl RawWindow {
+    /// Whether an access is not one of the host's alone.
+    #[inline]
+    pub(super) fn needs_device(&self, rank: usize, local: &[&RawView]) -> bool {
+        let on_device = |devices: &OnDevices| devices.bytes_of(rank).is_some();
+        local.iter().any(|view| view.as_device().is_some())
+            || self.0.devices.as_ref().is_some_and(on_device)
+    }
+
+    fn device_part(&self, rank: usize) -> Result<Option<&DeviceSlice<u8>>> {
+        match &self.0.devices {
+            Some(devices) => devices.part(self.comm(), rank),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs work of a device's, and waits for its end.
+    #[track_caller]
+    fn run(
+        &self,
+        context: &Context,
+        views: [Bytes; 2],
+        queue: impl FnOnce(&Packer, &Stream, &[Bytes; 2]) -> std::result::Result<Event, DeviceError>
+        + Send
+        + 'static,
+    ) -> Result<()> {
+        let core = self.comm().core();
+        for view in &views {
+            // Of another device of this process.
+            context.reach(view.buffer().memory())?;
+        }
+        let both = views.clone();
+        let mut direct = Direct::queued_behind(&core.devices, context, &views, move |p, s| {
+            queue(p, s, &both)
+        })?;
+        core.wait_until(|| match direct.is_over() {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(e) => Some(Err(e.into())),
+        })
+    }
+
+    /// Copies as many packed bytes as both views have.
+    #[track_caller]
+    fn copy(&self, from: Bytes, to: Bytes) -> Result<()> {
+        let bytes = from.buffer().packed_bytes();
+        let context = from.buffer().memory().context().clone();
+        self.run(&context, [from, to], move |packer, stream, [from, to]| {
+            packer.copy(stream, from, to, 0..bytes, None)
+        })
+    }
+
+    /// As [`RawWindow::put`], where one side lies on a device.
+    ///
+    /// # Safety
+    /// As there; the access is sound.
+    #[track_caller]
+    pub(super) unsafe fn put_by_device(
+        &self,
+        from: &RawView,
+        rank: usize,
+        target: &RawView,
+    ) -> Result<()> {
+        let bytes = target.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        match (from.as_device(), self.device_part(rank)?) {
+            (Some(memory), Some(part)) => self.copy(memory.view()?.clone(), view_of(part, target)?),
+            (Some(memory), None) => {
+                let view = memory.view()?.clone();
+                let staged = Staged::new(view.buffer().memory().context(), bytes)?;
+                self.copy(view, staged.bytes()?)?;
+                let part = &self.known(rank)?.part;
+                // SAFETY: invariants 2 and 3; pinned memory of this call.
+                unsafe { part.put(&self.path(rank), &staged.on_host(), target) }
+            }
+            (None, Some(part)) => {
+                let staged = Staged::new(part.memory().context(), bytes)?;
+                // SAFETY: invariant 3: all bytes, and as many of this call.
+                unsafe { from.pack(0..bytes, staged.at) };
+                self.copy(staged.bytes()?, view_of(part, target)?)
+            }
+            (None, None) => unreachable!("no side lies on a device"),
+        }
+    }
+
+    /// As [`RawWindow::get`], where one side lies on a device.
+    ///
+    /// # Safety
+    /// As there; the access is sound.
+    #[track_caller]
+    pub(super) unsafe fn get_by_device(
+        &self,
+        to: &RawView,
+        rank: usize,
+        target: &RawView,
+    ) -> Result<()> {
+        let bytes = target.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        match (to.as_device(), self.device_part(rank)?) {
+            (Some(memory), Some(part)) => self.copy(view_of(part, target)?, memory.view()?.clone()),
+            (Some(memory), None) => {
+                let view = memory.view()?.clone();
+                let staged = Staged::new(view.buffer().memory().context(), bytes)?;
+                let part = &self.known(rank)?.part;
+                // SAFETY: invariants 2 and 3; pinned memory of this call.
+                unsafe { part.get(&self.path(rank), &staged.on_host(), target) }?;
+                self.copy(staged.bytes()?, view)
+            }
+            (None, Some(part)) => {
+                let staged = Staged::new(part.memory().context(), bytes)?;
+                self.copy(view_of(part, target)?, staged.bytes()?)?;
+                // SAFETY: invariant 3: all bytes, from as many of this call.
+                unsafe { to.unpack(0..bytes, staged.at) };
+                Ok(())
+            }
+            (None, None) => unreachable!("no side lies on a device"),
+        }
+    }
+
+    /// As [`RawWindow::update`], where one side lies on a device.
+    ///
+    /// # Safety
+    /// As there; the access is sound.
+    #[track_caller]
+    pub(super) unsafe fn update_by_device(
+        &self,
+        change: Change,
+        given: &RawView,
+        rank: usize,
+        target: &RawView,
+        before: Option<&RawView>,
+    ) -> Result<()> {
+        let bytes = target.bytes();
+        let Some(part) = self.device_part(rank)? else {
+            return self.update_through_host(change, given, rank, target, before);
+        };
+        self.known(rank)?.part.alone(&self.path(rank), || {
+            if let Some(before) = before {
+                // SAFETY: invariant 3.
+                unsafe { self.get_by_device(before, rank, target) }?;
+            }
+            let operator = match change {
+                Change::Keep => return Ok(()),
+                // SAFETY: invariant 3.
+                Change::Replace => return unsafe { self.put_by_device(given, rank, target) },
+                Change::Combine(operator) => operator,
+            };
+            let there = view_of(part, target)?;
+            let given = match given.as_device() {
+                Some(memory) => memory.view()?.clone(),
+                None => {
+                    let staged = Staged::new(part.memory().context(), bytes)?;
+                    // SAFETY: invariant 3: all bytes, and as many of this call.
+                    unsafe { given.pack(0..bytes, staged.at) };
+                    let element = there.buffer().layout().signature().uniform();
+                    let element = element.ok_or_else(|| of_pairs(rank))?;
+                    let packed = Type::basic(element).commit()?;
+                    staged.view(&packed, bytes / element.size())?
+                }
+            };
+            let context = part.memory().context();
+            self.run(
+                context,
+                [given, there],
+                move |packer, stream, [given, there]| {
+                    packer.combine(stream, operator, given, there, 0..bytes, None)
+                },
+            )
+        })
+    }
+
+    /// Buffers of devices for a part on the host.
+    #[track_caller]
+    fn update_through_host(
+        &self,
+        change: Change,
+        given: &RawView,
+        rank: usize,
+        target: &RawView,
+        before: Option<&RawView>,
+    ) -> Result<()> {
+        let bytes = target.bytes();
+        let of_device = |view: &RawView| view.as_device().cloned();
+        let staged_given = match of_device(given) {
+            Some(memory) if change != Change::Keep => {
+                let view = memory.view()?.clone();
+                let staged = Staged::new(view.buffer().memory().context(), bytes)?;
+                self.copy(view, staged.bytes()?)?;
+                Some(staged)
+            }
+            _ => None,
+        };
+        let staged_before = match before.and_then(of_device) {
+            Some(memory) => {
+                let view = memory.view()?.clone();
+                let staged = Staged::new(view.buffer().memory().context(), bytes)?;
+                Some((staged, view))
+            }
+            None => None,
+        };
+        let on_host = staged_given.as_ref().map(Staged::on_host);
+        let given = match (&on_host, change) {
+            (Some(staged), _) => staged,
+            // It is not looked at.
+            (None, Change::Keep) => target,
+            (None, _) => given,
+        };
+        let was = staged_before.as_ref().map(|(staged, _)| staged.on_host());
+        let before = was.as_ref().or(before);
+        // SAFETY: invariant 3; pinned memory of this call.
+        unsafe { self.update(change, given, rank, target, before) }?;
+        match staged_before {
+            Some((staged, view)) => self.copy(staged.bytes()?, view),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`RawWindow::compare_and_swap`], of a part on a device.
+    #[track_caller]
+    pub(super) fn swap_by_device(
+        &self,
+        rank: usize,
+        target: &RawView,
+        (expected, new): (u64, u64),
+    ) -> Result<u64> {
+        self.known(rank)?.part.alone(&self.path(rank), || {
+            let mut there = 0u64;
+            let word = RawView::untyped((&raw mut there).cast(), target.bytes());
+            // SAFETY: invariant 3: a word of our own, of at least as many bytes.
+            unsafe { self.get_by_device(&word, rank, target) }?;
+            // SAFETY: a word of our own.
+            let there = unsafe { word.origin.cast::<u64>().read() };
+            if there == expected {
+                let new = RawView::untyped((&raw const new).cast_mut().cast(), target.bytes());
+                // SAFETY: invariant 3: a word of our own, of at least as many bytes.
+                unsafe { self.put_by_device(&new, rank, target) }?;
+            }
+            Ok(there)
+        })
+    }
+
+    /// Enqueues a copy between a buffer and a rank's part, both on devices, on a stream; the
+    /// event behind it, or none in a capture. The access is sound.
+    pub(super) fn enqueue(
+        &self,
+        stream: &Stream,
+        local: &Bytes,
+        rank: usize,
+        (target, puts): (&RawView, bool),
+    ) -> Result<Option<Event>> {
+        let part = self.device_part(rank)?.ok_or_else(|| {
+            let message = format!("an access on a stream to the part of rank {rank} on the host");
+            Error::new(ErrorKind::Unavailable, message)
+        })?;
+        let there = view_of(part, target)?;
+        let (from, to) = match puts {
+            true => (local, &there),
+            false => (&there, local),
+        };
+        stream.context().reach(there.buffer().memory())?;
+        let devices = &self.comm().core().devices;
+        devices.copy(stream, from, to, target.bytes())?;
+        if stream.is_captured()? {
+            return Ok(None);
+        }
+        let event = stream.record()?;
+        let mut enqueued = self.0.enqueued.events();
+        enqueued.retain(|event| event.is_passed() != Ok(true));
+        enqueued.push(event.clone());
+        Ok(Some(event))
+    }
+
+    /// Waits for accesses on streams.
+    #[track_caller]
+    pub(super) fn settle(&self) -> Result<()> {
+        if self.0.devices.is_none() {
+            return Ok(());
+        }
+        let events = std::mem::take(&mut *self.0.enqueued.events());
+        let mut events = events.into_iter();
+        self.comm().core().wait_until(|| {
+            while let Some(event) = events.as_slice().first() {
+                match event.is_passed() {
+                    Ok(true) => drop(events.next()),
+                    Ok(false) => return None,
+                    Err(e) => return Some(Err(e.into())),
+                }
+            }
+            Some(Ok(()))
+        })
+    }
+}
+
+#[cold]
+fn of_pairs(rank: usize) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "an update of pairs of rank {rank}'s part on a device by those of the host (hint: a \
+             buffer on the device)"
+        ),
+    )
+}

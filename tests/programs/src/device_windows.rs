@@ -1,0 +1,343 @@
+//! Windows in the memory of devices, between processes and threads: `exercise device-windows`.
+
+use super::devices::device;
+use osier::devices::{Context, DeviceSlice, DeviceView, Graph, Pinned, Stream, copy};
+use osier::rma::{Change, Window};
+use osier::{Communicator, ErrorKind, Op, Type};
+
+/// Rounds of what is repeated, and elements of windows that are updated.
+const ROUNDS: u64 = 4;
+const LEN: usize = 500;
+
+struct Rank<'a> {
+    comm: &'a Communicator,
+    context: Context,
+    stream: Stream,
+}
+
+pub fn run(comm: &Communicator) {
+    let (context, stream) = device(comm);
+    let rank = Rank {
+        comm,
+        context,
+        stream,
+    };
+    rank.moves();
+    rank.layouts();
+    rank.updates();
+    rank.streams();
+    rank.graphs();
+    rank.wrong_calls();
+    super::through(comm);
+}
+
+impl Rank<'_> {
+    fn upload(&self, elements: &[i64]) -> DeviceSlice<i64> {
+        let staged = Pinned::from_slice(&self.context, elements).expect("pinned");
+        let slice = DeviceSlice::new(&self.stream, elements.len()).expect("memory");
+        copy::copy(&self.stream, &staged.on_device(&self.stream), &slice).expect("a copy");
+        self.stream.synchronize().expect("a copy");
+        slice.into_inner()
+    }
+
+    fn download(&self, slice: &DeviceSlice<i64>) -> Vec<i64> {
+        let mut staged = Pinned::from_slice(&self.context, &vec![0; slice.len()]).expect("pinned");
+        let from = slice.after_stream(&self.stream);
+        copy::copy(&self.stream, &from, &staged.on_device(&self.stream)).expect("a copy");
+        self.stream.synchronize().expect("a copy");
+        staged.host().expect("elements").to_vec()
+    }
+
+    /// This rank's part.
+    fn own(&self, window: &Window<i64>) -> Vec<i64> {
+        window.to_vec().expect("a copy")
+    }
+
+    fn window(&self, len: usize) -> Window<i64> {
+        let window = self.comm.device_window(&self.context, len);
+        window.expect("a window")
+    }
+
+    /// Windows whose parts lie on devices, and in one of which that of rank 0 is the host's.
+    fn windows(&self, len: usize) -> [Window<i64>; 3] {
+        let mixed = match self.comm.rank() {
+            0 => self.comm.window(len),
+            _ => self.comm.device_window(&self.context, len),
+        };
+        // A part of an allocation of the program's.
+        let whole = self.upload(&vec![0; len + 7]);
+        let part = whole.slice(3..3 + len).expect("a part");
+        let given = self.comm.device_window_of(&part).expect("a window");
+        [self.window(len), mixed.expect("a window"), given]
+    }
+
+    /// Everybody writes to everybody, in all kinds of epochs, and reads it back.
+    fn moves(&self) {
+        let size = self.comm.size();
+        for len in [1usize, 100, 50_000] {
+            for window in self.windows(len * size) {
+                self.moves_in(&window, len);
+                window.free().expect("free");
+            }
+        }
+    }
+
+    fn moves_in(&self, window: &Window<i64>, len: usize) {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        assert_eq!(window.len_of(size - 1).expect("a length"), len * size);
+        assert_eq!(self.own(window), vec![0; len * size]);
+        for round in 0..ROUNDS {
+            let value = |from: usize, to: usize| (1000 * round) as i64 + (10 * from + to) as i64;
+            window.fence().expect("fence");
+            for to in 0..size {
+                let elements = vec![value(rank, to); len];
+                let mine = self.upload(&elements);
+                let mine = mine.after_stream(&self.stream);
+                let at = rank * len;
+                match round {
+                    0 => {
+                        let all = window.lock_all();
+                        all.put(&mine, to, at).expect("put");
+                        all.unlock().expect("unlock");
+                    }
+                    1 => {
+                        let locked = window.lock(to).expect("a lock");
+                        locked.put(&mine, to, at).expect("put");
+                        locked.unlock().expect("unlock");
+                    }
+                    2 => {
+                        let all = window.lock_all();
+                        all.accumulate(&mine, to, at, Change::Replace)
+                            .expect("replace");
+                    }
+                    _ => {
+                        let locked = window.lock_shared(to).expect("a lock");
+                        locked.put(&elements, to, at).expect("put");
+                    }
+                }
+            }
+            window.fence().expect("fence");
+            for (i, there) in self.own(window).iter().enumerate() {
+                assert_eq!(*there, value(i / len, rank));
+            }
+            let all = window.lock_all();
+            for from in 0..size {
+                let into = self.upload(&vec![0; len]);
+                let mut to = into.after_stream(&self.stream);
+                all.get(&mut to, from, rank * len).expect("get");
+                assert_eq!(self.download(&into), vec![value(rank, from); len]);
+                let mut last = [0];
+                all.get(&mut last, from, rank * len + len - 1).expect("get");
+                assert_eq!(last[0], value(rank, from));
+            }
+            all.unlock().expect("unlock");
+        }
+    }
+
+    /// Rows of a matrix become columns of the next rank's, in one launch each.
+    fn layouts(&self) {
+        const N: usize = 16;
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let next = (rank + 1) % size;
+        let column = Type::vector(N, 1, N as isize, &Type::of::<i64>());
+        let column = column.and_then(|t| t.commit()).expect("a column");
+        let mine: Vec<i64> = (0..N * N).map(|i| (rank * N * N + i) as i64).collect();
+        let matrix = self.upload(&mine);
+        let window = self.window(N * N);
+        window
+            .fenced(|epoch| {
+                for i in 0..N {
+                    let row = matrix.slice(i * N..(i + 1) * N)?;
+                    epoch.put_as(&row.after_stream(&self.stream), next, i, &column, 1)?;
+                }
+                Ok(())
+            })
+            .expect("put");
+        let before = (rank + size - 1) % size;
+        let there = self.own(&window);
+        for (i, there) in there.iter().enumerate() {
+            let (y, x) = (i / N, i % N);
+            assert_eq!(*there, (before * N * N + x * N + y) as i64);
+        }
+        window.fence().expect("fence");
+        // Its columns back, to columns in another order.
+        let back = self.upload(&vec![0; N * N]);
+        let all = window.lock_all();
+        for i in 0..N {
+            let view = DeviceView::new(&back, N - 1 - i, &column, 1).expect("inside");
+            all.get_as(&mut view.after_stream(&self.stream), next, i, &column, 1)
+                .expect("get");
+        }
+        all.unlock().expect("unlock");
+        for (i, there) in self.download(&back).iter().enumerate() {
+            let (y, x) = (i / N, N - 1 - i % N);
+            assert_eq!(*there, mine[x * N + y]);
+        }
+        window.free().expect("free");
+    }
+
+    fn updates(&self) {
+        for window in self.windows(LEN) {
+            self.updates_in(&window);
+            window.free().expect("free");
+        }
+    }
+
+    fn updates_in(&self, window: &Window<i64>) {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let ones = self.upload(&vec![1; LEN]);
+        let ones = ones.after_stream(&self.stream);
+        let all = window.lock_all();
+        for round in 0..ROUNDS {
+            for target in 0..size {
+                let summed = match round % 3 {
+                    0 => all.accumulate(&ones, target, 0, Op::Sum),
+                    1 => all.accumulate(&vec![1i64; LEN], target, 0, Op::Sum),
+                    _ => {
+                        let was = self.upload(&vec![-1; LEN]);
+                        let mut to = was.after_stream(&self.stream);
+                        all.get_accumulate(&ones, &mut to, target, 0, Op::Sum)
+                            .map(|()| assert!(self.download(&was).iter().all(|v| *v >= 0)))
+                    }
+                };
+                summed.expect("sum");
+            }
+        }
+        let was = all.fetch_and_op(5, rank, 3, Op::Sum).expect("fetch");
+        assert!((ROUNDS as i64..=(ROUNDS as i64) * size as i64).contains(&was));
+        all.unlock().expect("unlock");
+        window.fence().expect("fence");
+        let total = ROUNDS as i64 * size as i64;
+        let mut expected = vec![total; LEN];
+        expected[3] += 5;
+        assert_eq!(self.own(window), expected);
+        window.fence().expect("fence");
+        // Each rank takes one of rank 0's elements, once.
+        let all = window.lock_all();
+        let mut at = 4;
+        while all
+            .compare_and_swap(total, -1 - rank as i64, 0, at)
+            .expect("swap")
+            != total
+        {
+            at += 1;
+        }
+        let now = all.fetch_and_op(0, 0, at, Change::Keep).expect("fetch");
+        assert_eq!(now, -1 - rank as i64);
+        all.unlock().expect("unlock");
+        window.fence().expect("fence");
+        if rank == 0 {
+            let there = self.own(window);
+            let mut taken = there[4..4 + size].to_vec();
+            taken.sort_unstable();
+            let all: Vec<i64> = (1..=size as i64).rev().map(|n| -n).collect();
+            assert_eq!(taken, all);
+        }
+    }
+
+    /// A kernel of the stream, a put behind it, and a get of what the next rank was given.
+    fn streams(&self) {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let next = (rank + 1) % size;
+        let window = self.window(1000);
+        let mine = self.upload(&vec![0; 1000]);
+        for round in 0..ROUNDS as u8 {
+            window
+                .fenced(|epoch| {
+                    let written = mine.after_stream(&self.stream);
+                    copy::fill(&self.stream, &written, round + rank as u8)?;
+                    let event = epoch.put_on(&self.stream, &written, next, 0)?;
+                    assert!(event.is_some(), "no capture");
+                    Ok(())
+                })
+                .expect("put");
+            let before = (rank + size - 1) % size;
+            let byte = i64::from(round + before as u8);
+            let expected = byte * 0x0101_0101_0101_0101;
+            assert_eq!(self.own(&window), vec![expected; 1000]);
+            let all = window.lock_all();
+            let into = mine.after_stream(&self.stream);
+            let event = all.get_on(&self.stream, &into, rank, 0).expect("get");
+            event.expect("no capture").synchronize().expect("a copy");
+            all.unlock().expect("unlock");
+            assert_eq!(self.download(&mine), vec![expected; 1000]);
+            window.fence().expect("fence");
+        }
+        window.free().expect("free");
+    }
+
+    /// A put is captured once and launched several times.
+    fn graphs(&self) {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let next = (rank + 1) % size;
+        let window = self.window(100);
+        let mine = self.upload(&vec![0; 100]);
+        let all = window.lock_all();
+        // What is first used is opened now.
+        all.put(&mine.after_stream(&self.stream), next, 0)
+            .expect("put");
+        let graph = Graph::capture(&self.stream, |stream| {
+            let event = all.put_on(stream, &mine.after_stream(stream), next, 0);
+            assert!(event.expect("put").is_none(), "in a capture");
+            Ok(())
+        });
+        let graph = graph.expect("a graph");
+        all.unlock().expect("unlock");
+        for round in 0..ROUNDS as u8 {
+            let written = mine.after_stream(&self.stream);
+            copy::fill(&self.stream, &written, 3 * round + rank as u8).expect("a fill");
+            window.fence().expect("fence");
+            graph.launch(&self.stream, &[]).expect("a launch");
+            self.stream.synchronize().expect("a graph");
+            window.fence().expect("fence");
+            let before = (rank + size - 1) % size;
+            let byte = i64::from(3 * round + before as u8);
+            let there = self.own(&window);
+            assert_eq!(there, vec![byte * 0x0101_0101_0101_0101; 100]);
+        }
+        drop(graph);
+        window.free().expect("free");
+    }
+
+    fn wrong_calls(&self) {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let window = self.window(10 + rank);
+        let five = self.upload(&[7; 5]);
+        let five = five.after_stream(&self.stream);
+        let fails = |result: osier::Result<()>, kind: ErrorKind, part: &str| {
+            let e = result.expect_err(part);
+            assert_eq!(e.kind(), kind, "{e}");
+            assert!(e.to_string().contains(part), "{e}");
+        };
+        let (all, last) = (window.lock_all(), size - 1);
+        let end = 10 + last - 4;
+        fails(
+            all.put(&five, last, end),
+            ErrorKind::WindowRange,
+            "of a part of",
+        );
+        let far = all.put(&five, last, usize::MAX);
+        assert!(far.is_err(), "there is no such element");
+        fails(all.put(&five, size, 0), ErrorKind::Rank, "rank");
+        let pair = Type::contiguous(2, &Type::of::<i64>());
+        let pair = pair.and_then(|t| t.commit());
+        let pair = pair.expect("a pair");
+        fails(
+            all.put_as(&five, last, 0, &pair, 2),
+            ErrorKind::Datatype,
+            "40 bytes",
+        );
+        drop(all);
+        let locked = window.lock(rank).expect("a lock");
+        let other = (rank + 1) % size;
+        fails(
+            locked.put(&five, other, 0),
+            ErrorKind::WindowEpoch,
+            "lock its part",
+        );
+        drop(locked);
+        window.fence().expect("fence");
+        assert_eq!(self.own(&window), vec![0; 10 + rank]);
+        window.free().expect("free");
+    }
+}
