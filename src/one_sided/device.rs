@@ -553,11 +553,9 @@ impl RawWindow {
     }
 
     /// Waits for accesses on streams.
+    #[cold]
     #[track_caller]
     pub(super) fn settle(&self) -> Result<()> {
-        if self.0.devices.is_none() {
-            return Ok(());
-        }
         let events = std::mem::take(&mut *self.0.enqueued.events());
         let mut events = events.into_iter();
         self.comm().core().wait_until(|| {

@@ -15,12 +15,14 @@
 
 use super::offsets::{Offsets, UNIT};
 use super::raw::{Flavor, RawWindow, Updates};
+use super::window::zeroed_on;
 use super::words::{value_of, word_of, zeroed};
 use crate::comm::Communicator;
 use osier_datatype::{Datatype, Operator as Op};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::update::Change;
 use osier_engine::view::{Buffer, BufferMut, RawView};
+use osier_kernels::Context;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -132,10 +134,10 @@ impl State {
             bytes,
             dropped: false,
         });
-        let free = self.slots.iter().position(Option::is_none);
-        let number = free.unwrap_or(self.slots.len());
+        let unused = self.slots.iter().position(Option::is_none);
+        let number = unused.unwrap_or(self.slots.len());
         match self.slots.get_mut(number) {
-            Some(room) => *room = slot,
+            Some(free) => *free = slot,
             None => self.slots.push(slot),
         }
         Ok((number, start))
@@ -150,15 +152,31 @@ impl Communicator {
     /// numbers of bytes.
     #[track_caller]
     pub fn symmetric_heap(&self, bytes: usize) -> Result<SymmetricHeap> {
-        self.reported(SymmetricHeap::make(self, bytes))
+        let bytes = bytes / UNIT * UNIT;
+        let flavor = Ok(Flavor::Allocate(bytes));
+        self.reported(SymmetricHeap::make(self, bytes, flavor))
+    }
+
+    /// The same in the memory of each rank's device, which may differ by rank. Collective.
+    ///
+    /// Elements are reached as those of [`Communicator::device_window`]. Waiting for them asks the
+    /// device each time, so words of signals are better in a heap on the host
+    /// ([`Symmetric::put_signal`]).
+    ///
+    /// # Errors
+    /// As [`Communicator::symmetric_heap`]; of kind [`ErrorKind::Device`], if the driver refuses.
+    #[track_caller]
+    pub fn symmetric_heap_on(&self, context: &Context, bytes: usize) -> Result<SymmetricHeap> {
+        let bytes = bytes / UNIT * UNIT;
+        let flavor = zeroed_on::<u8>(context, bytes).map(Flavor::Device);
+        self.reported(SymmetricHeap::make(self, bytes, flavor))
     }
 }
 
 impl SymmetricHeap {
     #[track_caller]
-    fn make(comm: &Communicator, bytes: usize) -> Result<Self> {
-        let bytes = bytes / UNIT * UNIT;
-        let window = RawWindow::make(comm, Ok(Flavor::Allocate(bytes)), 1, Updates::Single)?;
+    fn make(comm: &Communicator, bytes: usize, flavor: Result<Flavor>) -> Result<Self> {
+        let window = RawWindow::make(comm, flavor, 1, Updates::Single)?;
         for rank in 0..comm.size() {
             let theirs = window.bytes_of(rank)?;
             if theirs != bytes {
@@ -503,8 +521,8 @@ impl<T: Datatype> Symmetric<T> {
     /// rank, which sees the elements when it sees the change, and is woken if it waits.
     ///
     /// # Errors
-    /// As [`Symmetric::put`], of both; of kind [`ErrorKind::Argument`], if `signal` is of another
-    /// heap.
+    /// As [`Symmetric::put`], of both; of kind [`ErrorKind::Argument`], if `signal` is in a heap of
+    /// other ranks.
     #[track_caller]
     pub fn put_signal<B: Buffer + ?Sized>(
         &self,
@@ -527,10 +545,11 @@ impl<T: Datatype> Symmetric<T> {
         at: usize,
         (signal, signal_at, op): (&Symmetric<u64>, usize, SignalOp),
     ) -> Result<()> {
-        if !Arc::ptr_eq(&self.allocation.heap, &signal.allocation.heap) {
+        let same_ranks = || self.comm().group() == signal.comm().group();
+        if !Arc::ptr_eq(&self.allocation.heap, &signal.allocation.heap) && !same_ranks() {
             return Err(Error::new(
                 ErrorKind::Argument,
-                "a signal of another symmetric heap than the elements'",
+                "a signal in a symmetric heap of other ranks than the elements'",
             ));
         }
         // Nothing is written, if the word is none.

@@ -178,7 +178,7 @@ impl Communicator {
 }
 
 /// Zeroed elements on a device.
-fn zeroed_on<T: Datatype>(context: &Context, len: usize) -> Result<DeviceSlice<T>> {
+pub(super) fn zeroed_on<T: Datatype>(context: &Context, len: usize) -> Result<DeviceSlice<T>> {
     let stream = Stream::new(context)?;
     // An allocation has bytes.
     let whole = DeviceSlice::<T>::new(&stream, len.max(1))?;

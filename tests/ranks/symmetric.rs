@@ -213,7 +213,18 @@ fn wrong_calls_are_named() {
         fails(there.fetch(2, 0), ErrorKind::Rank, &["rank 2"]);
         let set = SignalOp::Set(1);
         let put = there.put_signal(&1u32, 0, 0, &flag, 0, set);
-        fails(put, ErrorKind::Argument, &["another symmetric heap"]);
+        put.expect("a heap of the same ranks");
+        let alone = comm
+            .split(Some(rank as u32), 0)
+            .expect("a split")
+            .expect("a member");
+        let lonely = heap_of(&alone, 4096);
+        let theirs = cells::<u64>(&lonely, 1);
+        let put = there.put_signal(&1u32, 0, 0, &theirs, 0, set);
+        fails(put, ErrorKind::Argument, &["other ranks"]);
+        heap.barrier().expect("a barrier");
+        there.set(0, rank, 0).expect("set");
+        heap.barrier().expect("a barrier");
         let flag = cells::<u64>(&heap, 1);
         let put = there.put_signal(&[7u32], rank, 0, &flag, 1, set);
         fails(put, range, &["element 1", "1 elements"]);

@@ -2,7 +2,7 @@
 
 use super::devices::device;
 use osier::devices::{Context, DeviceSlice, DeviceView, Graph, Pinned, Stream, copy};
-use osier::rma::{Change, Window};
+use osier::rma::{Change, SignalOp, Window};
 use osier::{Communicator, ErrorKind, Op, Type};
 
 /// Rounds of what is repeated, and elements of windows that are updated.
@@ -27,6 +27,7 @@ pub fn run(comm: &Communicator) {
     rank.updates();
     rank.streams();
     rank.graphs();
+    rank.heaps();
     rank.wrong_calls();
     super::through(comm);
 }
@@ -297,6 +298,37 @@ impl Rank<'_> {
         }
         drop(graph);
         window.free().expect("free");
+    }
+
+    /// Elements in a heap on the device, and signals in one on the host.
+    fn heaps(&self) {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let heap = self.comm.symmetric_heap_on(&self.context, 1 << 16);
+        let heap = heap.expect("a heap");
+        let of_signals = self.comm.symmetric_heap(4096).expect("a heap");
+        let field = heap.alloc::<i64>(1000).expect("elements");
+        let counts = heap.alloc::<i64>(2).expect("elements");
+        let arrived = of_signals.alloc::<u64>(1).expect("a word");
+        assert_eq!(field.to_vec().expect("zeroes"), vec![0; 1000]);
+        for round in 0..ROUNDS {
+            let value = |rank: usize| 10 * round as i64 + rank as i64;
+            let mine = self.upload(&vec![value(rank); 1000]);
+            let mine = mine.after_stream(&self.stream);
+            field
+                .put_signal(&mine, next, 0, &arrived, 0, SignalOp::Add(1))
+                .expect("put");
+            arrived.wait_until(0, |n| n == round + 1).expect("a signal");
+            assert_eq!(field.to_vec().expect("a copy"), vec![value(before); 1000]);
+            counts.add(1, next, 0).expect("add");
+            heap.barrier().expect("a barrier");
+        }
+        counts
+            .wait_until(0, |n| n == ROUNDS as i64)
+            .expect("counts");
+        drop((field, counts, arrived));
+        heap.free().expect("free");
+        of_signals.free().expect("free");
     }
 
     fn wrong_calls(&self) {
