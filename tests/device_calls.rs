@@ -283,6 +283,87 @@ fn child_with_accesses() {
     let _ = std::fs::remove_file(trace);
 }
 
+/// The same of what programs exchange, as far as it lies in 96 MiB: what is put to a layout and
+/// got back from there is what it was.
+#[test]
+fn accesses_of_the_corpus_are_one_launch() {
+    if let Some(library) = driver::emulated() {
+        let told = traced("child_with_accesses_of_the_corpus", &library);
+        assert!(told.contains("entries in one launch each"), "{told}");
+    }
+}
+
+#[test]
+#[ignore = "run by accesses_of_the_corpus_are_one_launch"]
+fn child_with_accesses_of_the_corpus() {
+    const ROOM: usize = 96 << 20;
+    let context = driver::context().unwrap();
+    let prefix = std::env::var("OSIER_EMULATED_TRACE").unwrap();
+    let trace = format!("{prefix}.{}", std::process::id());
+    let entries = osier_datatype_corpus::entries().unwrap();
+    let done = ranks_on(&Network::Shm, 2, |comm| {
+        // A guard for each entry would hide which one hangs.
+        let _watchdog = Watchdog::start();
+        let stream = Stream::new(&context).unwrap();
+        let window = comm.device_window::<u8>(&context, ROOM).unwrap();
+        let mut done = 0;
+        for entry in &entries {
+            let layout = entry.datatype().unwrap().commit().unwrap();
+            let (low, high) = layout.span(entry.count);
+            let (origin, bytes) = ((-low).max(0) as usize, entry.facts.packed_bytes);
+            let fits = origin.saturating_add(high.max(0) as usize) <= ROOM;
+            if !fits || entry.facts.overlaps || bytes == 0 {
+                continue;
+            }
+            done += 1;
+            let (mine, back) = (pattern(bytes, done), vec![0u8; bytes]);
+            let mine = driver::upload(&stream, &mine);
+            let back = driver::upload(&stream, &back);
+            stream.synchronize().unwrap();
+            let access = |puts: bool| {
+                let all = window.lock_all();
+                let to = (1, origin, &layout, entry.count);
+                match puts {
+                    true => all.put_as(&mine.after_stream(&stream), to.0, to.1, to.2, to.3),
+                    false => all.get_as(&mut back.after_stream(&stream), to.0, to.1, to.2, to.3),
+                }
+                .unwrap();
+                all.unlock().unwrap();
+            };
+            for puts in [true, false] {
+                // Lists are made at their first use.
+                if comm.rank() == 0 {
+                    access(puts);
+                }
+                window.fence().unwrap();
+                let begun = std::fs::metadata(&trace).unwrap().len() as usize;
+                window.fence().unwrap();
+                if comm.rank() == 0 {
+                    access(puts);
+                }
+                window.fence().unwrap();
+                let calls = std::fs::read_to_string(&trace).unwrap();
+                let calls: Vec<&str> = calls[begun..].lines().collect();
+                let count = |name| calls.iter().filter(|c| c.starts_with(name)).count();
+                let what = format!("{}, {puts}: {calls:?}", entry.name);
+                let moves = count("cuLaunchKernel") + count("cuMemcpyDtoD");
+                assert_eq!(moves, 1, "{what}");
+                assert_eq!(count("cuMemcpy") - count("cuMemcpyDtoD"), 0, "{what}");
+                window.fence().unwrap();
+            }
+            if comm.rank() == 0 {
+                let there = driver::download(&stream, &back);
+                assert!(there == pattern(bytes, done), "{}", entry.name);
+            }
+        }
+        window.free().unwrap();
+        done
+    });
+    assert!(done[0] >= 70, "{done:?}");
+    println!("{} entries in one launch each", done[0]);
+    let _ = std::fs::remove_file(trace);
+}
+
 /// What one rank sends and receives with.
 struct Rank<'a> {
     comm: &'a Communicator,

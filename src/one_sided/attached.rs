@@ -48,6 +48,8 @@ pub struct List {
     room: usize,
     /// The last one is in use.
     lists: Vec<(Held, RegionKey)>,
+    /// Attached memory that the window keeps.
+    kept: Vec<Held>,
 }
 
 /// What a rank knows of another's list.
@@ -85,6 +87,22 @@ impl List {
         self.ranges.insert(start, key);
         // SAFETY: the caller's contract.
         unsafe { self.publish(core, lane, sync) }
+    }
+
+    /// Attaches memory that the window keeps as long as the list.
+    ///
+    /// # Safety
+    /// `sync` is this rank's own sync block.
+    pub unsafe fn attach_kept(
+        &mut self,
+        of: (&Core, &LaneCell),
+        sync: *mut u8,
+        held: Held,
+    ) -> Result<()> {
+        // SAFETY: invariant 3: it is never detached; the caller's contract.
+        unsafe { self.attach(of, sync, held.at(), held.bytes()) }?;
+        self.kept.push(held);
+        Ok(())
     }
 
     /// Detaches what begins there.

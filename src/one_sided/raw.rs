@@ -371,6 +371,17 @@ impl RawWindow {
         self.with_list(|list, sync| unsafe { list.attach(of, sync, at, bytes) })
     }
 
+    /// Lets others use memory by its addresses as long as the window lives, and keeps it.
+    ///
+    /// # Errors
+    /// As [`RawWindow::attach`].
+    pub(super) fn attach_kept(&self, held: Held) -> Result<()> {
+        let comm = self.comm();
+        let of = (&**comm.core(), comm.lane());
+        // SAFETY: the sync block is this rank's own.
+        self.with_list(|list, sync| unsafe { list.attach_kept(of, sync, held) })
+    }
+
     /// Takes back what [`RawWindow::attach`] has attached from an address on.
     ///
     /// # Errors

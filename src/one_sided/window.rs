@@ -89,6 +89,40 @@ impl Communicator {
         self.reported(Window::make(self, bytes, updates))
     }
 
+    /// A window without elements, to which ranks attach some when they need them
+    /// ([`Window::attach`]). Collective.
+    ///
+    /// An element is named by its rank, and by its address as a multiple of its size, which
+    /// [`Window::attach`] tells and ranks tell each other.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let window = comm.dynamic_window::<u64>()?;
+    /// // Rank 1 tells where its ten elements are.
+    /// let mut at = if comm.rank() == 1 { window.attach(10)? } else { 0 };
+    /// comm.bcast(&mut at, 1)?;
+    /// if comm.rank() == 0 {
+    ///     let all = window.lock_all();
+    ///     all.put(&[7u64, 8], 1, at + 3)?;
+    ///     all.unlock()?;
+    /// }
+    /// window.fence()?;
+    /// let mut there = [0u64; 2];
+    /// window.lock_shared(1)?.get(&mut there, 1, at + 3)?;
+    /// assert_eq!(there, [7, 8]);
+    /// window.free()?;
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::window`].
+    #[track_caller]
+    pub fn dynamic_window<T: Datatype>(&self) -> Result<Window<T>> {
+        let made = Window::make(self, Ok(Flavor::Dynamic), Updates::default());
+        self.reported(made)
+    }
+
     /// As [`Communicator::window`], of ranks that share memory: their parts lie one behind the
     /// other, in the order of ranks, and [`Window::as_ptr`] tells each where. Collective.
     ///
@@ -234,6 +268,42 @@ impl<T: Datatype> Window<T> {
     pub fn len_of(&self, rank: usize) -> Result<usize> {
         let bytes = self.reported(self.raw.bytes_of(rank))?;
         Ok(bytes / size_of::<T>().max(1))
+    }
+
+    /// Attaches `len` zeroed elements of this rank to a window of
+    /// [`Communicator::dynamic_window`]; the index of the first. They are kept as long as the
+    /// window.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::OutOfMemory`]; of kind [`ErrorKind::Argument`], if the window is not
+    /// dynamic; of kind [`ErrorKind::Datatype`], if elements are of a size that addresses are no
+    /// multiples of.
+    pub fn attach(&self, len: usize) -> Result<usize> {
+        let core = self.raw.comm().core();
+        let held = bytes_of::<T>(len).and_then(|bytes| Held::zeroed(core, bytes.max(1)));
+        self.reported(held.and_then(|held| self.attach_held(held)))
+    }
+
+    /// As [`Window::attach`], of the elements of a vector.
+    ///
+    /// # Errors
+    /// As [`Window::attach`].
+    pub fn attach_vec(&self, mut elements: Vec<T>) -> Result<usize> {
+        let (at, bytes) = (elements.as_mut_ptr().cast(), size_of_val(&*elements));
+        let held = Held::of_value(at, bytes, Box::new(elements));
+        self.reported(self.attach_held(held))
+    }
+
+    fn attach_held(&self, held: Held) -> Result<usize> {
+        let (at, size) = (held.at().addr(), size_of::<T>().max(1));
+        if !at.is_multiple_of(size) {
+            return Err(Error::new(
+                ErrorKind::Datatype,
+                format!("elements of {size} bytes at {at:#x}, which is no multiple of their size"),
+            ));
+        }
+        self.raw.attach_kept(held)?;
+        Ok(at / size)
     }
 
     /// Where a rank's part lies in this process, if it is used by address and has elements.

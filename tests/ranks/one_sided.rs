@@ -528,6 +528,59 @@ fn who_waits_for_shares_of_the_dead_is_told() {
     });
 }
 
+/// All ranks push to one list, whose nodes each attaches as it needs them: the head is changed
+/// by compare-and-swap, and each node is there once.
+#[test]
+fn a_list_is_built_by_compare_and_swap() {
+    const NODES: usize = 20;
+    on_each(3, |comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        let head = comm.window::<u64>(1).expect("a window");
+        let window = comm.dynamic_window::<u64>().expect("a window");
+        let all = window.lock_all();
+        let heads = head.lock_all();
+        // A node is its value, and the rank and the index of the next one in one word.
+        let name = |rank: usize, at: usize| (rank as u64 + 1) << 48 | at as u64;
+        for i in 0..NODES {
+            let value = (rank * NODES + i) as u64;
+            let node = match i % 2 {
+                0 => window.attach(2).expect("a node"),
+                _ => window.attach_vec(vec![0u64; 2]).expect("a node"),
+            };
+            let mut next = heads.fetch_and_op(0, 0, 0, Change::Keep).expect("the head");
+            loop {
+                all.put(&[value, next], rank, node).expect("put");
+                let seen = heads
+                    .compare_and_swap(next, name(rank, node), 0, 0)
+                    .expect("swap");
+                if seen == next {
+                    break;
+                }
+                next = seen;
+            }
+        }
+        comm.barrier().expect("all have pushed");
+        let mut found = vec![0; NODES * size];
+        let mut next = heads.fetch_and_op(0, 0, 0, Change::Keep).expect("the head");
+        while next != 0 {
+            let (owner, at) = ((next >> 48) as usize - 1, next & ((1 << 48) - 1));
+            let mut node = [0u64; 2];
+            all.get(&mut node, owner, at as usize).expect("get");
+            found[node[0] as usize] += 1;
+            next = node[1];
+        }
+        assert!(found.iter().all(|n| *n == 1), "{found:?}");
+        let outside = all.get(&mut [0u64; 2], rank, 5);
+        fails(outside, ErrorKind::WindowRange, &[]);
+        all.unlock().expect("unlock");
+        heads.unlock().expect("unlock");
+        fails(head.attach(1), ErrorKind::Argument, &["dynamic"]);
+        comm.barrier().expect("all have read");
+        window.free().expect("free");
+        head.free().expect("free");
+    });
+}
+
 /// Ranks store to each other's parts of a shared window by address, and reach them by calls.
 #[test]
 fn parts_of_shared_windows_lie_one_behind_the_other() {
