@@ -196,10 +196,14 @@ impl InFlight {
         self.ended(end)
     }
 
-    /// Ends the run as soon as its memory is free, whatever the others do.
-    pub fn give_up(&mut self) {
+    /// Ends the run, because a rank of the job has failed: the others are told.
+    pub fn give_up_for(&mut self, failed_rank: u32) {
         self.uncount();
         if let State::Pending(id) = self.state {
+            let runs = self.comm.runs_on();
+            (runs.core()).with(runs.lane(), |lane| {
+                executor::cancel_for(lane, id, failed_rank);
+            });
             self.comm.give_up_collective(id);
         }
         self.state = State::Idle;

@@ -37,9 +37,9 @@ pub struct Collective<B: Send + 'static> {
 }
 
 impl<B: Send + 'static> Collective<B> {
-    /// Ends it as soon as its memory is free, where not all ranks will take part.
-    pub(crate) fn give_up(mut self) {
-        self.under_way.give_up();
+    /// Ends it as soon as its memory is free, because a rank of the job has failed.
+    pub(crate) fn give_up_for(mut self, failed_rank: u32) {
+        self.under_way.give_up_for(failed_rank);
     }
 
     /// Makes progress; true if it is complete.

@@ -114,12 +114,11 @@ impl PendingFree {
     /// Whether nothing is left to wait for. The memory is given back then, if all ranks have
     /// given the window back.
     fn is_done(&mut self) -> bool {
-        if self.comm.lane().lock().any_ended() {
+        let ended = self.comm.lane().lock().an_ended_rank();
+        if let Some(ended) = ended {
             // Not all come any more. Who waits for this rank is to learn that it has left.
-            self.barrier
-                .take()
-                .into_iter()
-                .for_each(Collective::give_up);
+            let barrier = self.barrier.take().into_iter();
+            barrier.for_each(|barrier| barrier.give_up_for(ended));
             std::mem::forget(self.memory.take());
             return true;
         }

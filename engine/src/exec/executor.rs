@@ -867,12 +867,17 @@ pub fn take<D: Driver>(driver: &mut D, id: u32) -> Option<End> {
 
 /// Cancels a run: it completes as soon as its memory is free.
 pub fn cancel<D: Driver>(driver: &mut D, id: u32) {
+    cancel_for(driver, id, NOBODY);
+}
+
+/// As [`cancel`], because a rank of the job has failed, which the others are told.
+pub fn cancel_for<D: Driver>(driver: &mut D, id: u32, failed_rank: u32) {
     let Some(mut run) = driver.executor().take_out(id) else {
         return;
     };
     if run.phase == Phase::Running {
         let e = Error::new(ErrorKind::Cancelled, "the collective was given up");
-        fail(driver, &mut run, e, NOBODY);
+        fail(driver, &mut run, e, failed_rank);
         go_on(driver, &mut run);
     }
     put_back(driver, run);

@@ -292,6 +292,15 @@ impl Lane {
         state.is_some_and(|state| state.dead.is_some())
     }
 
+    /// The rank in the job of a member that has ended, if any has.
+    pub fn an_ended_rank(&self) -> Option<u32> {
+        let mut members = self.port.peers.iter().zip(self.port.members.iter());
+        let ended = self
+            .any_ended()
+            .then(|| members.find(|(state, _)| state.dead.is_some()));
+        ended.flatten().map(|(_, rank)| *rank)
+    }
+
     /// Whether any member has ended.
     pub fn any_ended(&self) -> bool {
         self.dead_count != 0
