@@ -418,12 +418,11 @@ pub(crate) fn prefer_flags(ranking: &mut [Candidate], machine: &Machine) {
     let Some(best) = ranking.first() else {
         return;
     };
+    let limit = best.regret / (1.0 - GAIN_OF_MESSAGES);
     let always = best.plan.call().operation.of_neighbors() || machine.shared_cores.is_some();
-    let limit = match always {
-        true => f64::INFINITY,
-        false => best.regret / (1.0 - GAIN_OF_MESSAGES),
-    };
-    let flags = |c: &Candidate| c.plan.algorithm().in_segment() && c.regret <= limit;
+    // What is through the host beside plans of devices has to be as quick.
+    let within = |c: &Candidate| c.regret <= limit || always && !c.through_host;
+    let flags = |c: &Candidate| c.plan.algorithm().in_segment() && within(c);
     if let Some(at) = ranking.iter().position(flags) {
         ranking[..=at].rotate_right(1);
     }

@@ -40,6 +40,12 @@ fn takes_part(world: &Communicator, how: &str) -> bool {
         super::halts::run(world, "cycle");
         return true;
     }
+    if how == "wait-until" {
+        let heap = world.symmetric_heap(4096).expect("a heap");
+        let _flag = heap.alloc::<u64>(1).expect("a flag");
+        world.recv(&mut [0u64], 0, 99).expect("no error");
+        return true;
+    }
     if how == "window-lock" {
         let window = world.window::<u64>(1).expect("a window");
         let locked = window.lock(1).expect("nobody has it");
@@ -168,6 +174,11 @@ fn block(universe: &Universe, world: &Communicator, how: &str) -> Result<()> {
                 s.spawn(|| drop(session.create_from_group(&group, "lonely")));
                 drop(session.create_from_group(&group, "alone"));
             });
+        }
+        "wait-until" => {
+            let heap = world.symmetric_heap(4096)?;
+            let flag = heap.alloc::<u64>(1)?;
+            flag.wait_until(0, |flag| flag == 1)?;
         }
         "window-lock" => {
             let window = world.window::<u64>(1)?;

@@ -311,6 +311,7 @@ impl Rank<'_> {
         let counts = heap.alloc::<i64>(2).expect("elements");
         let arrived = of_signals.alloc::<u64>(1).expect("a word");
         assert_eq!(field.to_vec().expect("zeroes"), vec![0; 1000]);
+        heap.barrier().expect("a barrier");
         for round in 0..ROUNDS {
             let value = |rank: usize| 10 * round as i64 + rank as i64;
             let mine = self.upload(&vec![value(rank); 1000]);

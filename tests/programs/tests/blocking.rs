@@ -230,8 +230,23 @@ const WAITS: &[Wait] = &[
     ),
     (
         "engine/src/rma/mod.rs",
+        "await_change",
+        By(&[("wait-until", "0 wait until - -")]),
+    ),
+    (
+        "engine/src/rma/mod.rs",
         "await_lock",
         By(&[("window-lock", "0 window lock 1 -")]),
+    ),
+    (
+        "src/one_sided/device.rs",
+        "run",
+        Ends("a kernel or a copy of a device ends without the peer"),
+    ),
+    (
+        "src/one_sided/device.rs",
+        "settle",
+        Ends("the work of a stream ends without the peer"),
     ),
     (
         "src/comm/member.rs",

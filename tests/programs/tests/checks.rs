@@ -122,7 +122,7 @@ fn rank_with_other_checks_than_its_job_is_refused() {
     }
     // The same in other words is the same.
     let script = format!(
-        "OSIER_CHECK=threads,collectives,ready,leaks,buffers,signature exec {EXERCISE} join"
+        "OSIER_CHECK=windows,threads,collectives,ready,leaks,buffers,signature exec {EXERCISE} join"
     );
     let mut command = Command::new(launcher());
     command.args([

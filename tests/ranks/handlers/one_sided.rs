@@ -1,7 +1,7 @@
 //! Calls on windows that fail.
 
 use super::Bench;
-use osier::rma::Updates;
+use osier::rma::{SignalOp, Updates};
 use osier::{Communicator, Op, Type};
 
 pub(super) fn check(comm: &Communicator, b: &Bench) {
@@ -11,7 +11,16 @@ pub(super) fn check(comm: &Communicator, b: &Bench) {
     b.check("Communicator::window_for", || {
         comm.window_for::<u64>(usize::MAX, single)
     });
+    b.check("Communicator::shared_window", || {
+        comm.shared_window::<u64>(usize::MAX)
+    });
+    b.check("Communicator::symmetric_heap", || {
+        comm.symmetric_heap(usize::MAX / 2)
+    });
     let window = comm.window::<u64>(2).expect("a window");
+    b.check("Window::as_ptr", || window.as_ptr(bad));
+    b.check("Window::attach", || window.attach(1));
+    b.check("Window::attach_vec", || window.attach_vec(vec![0u64]));
     b.check("Window::len_of", || window.len_of(bad));
     b.check("Window::reach_of", || window.reach_of(bad));
     let mut two = [0u64; 2];
@@ -49,6 +58,39 @@ pub(super) fn check(comm: &Communicator, b: &Bench) {
     });
     b.check("Epoch::flush", || all.flush(bad));
     drop(all);
+    symmetric(comm, &alone, b);
     window.free().expect("free");
     own.free().expect("free");
+}
+
+fn symmetric(comm: &Communicator, alone: &Communicator, b: &Bench) {
+    let me = comm.rank();
+    let mut two = [0u64; 2];
+    let heap = comm.symmetric_heap(4096).expect("a heap");
+    b.check("SymmetricHeap::alloc", || heap.alloc::<u64>(usize::MAX));
+    let cells = heap.alloc::<u64>(2).expect("elements");
+    b.check("Symmetric::put", || cells.put(&two, me, 1));
+    b.check("Symmetric::get", || cells.get(&mut two, me, 1));
+    b.check("Symmetric::read", || cells.read(1, &mut two));
+    b.check("Symmetric::write", || cells.write(1, &two));
+    let set = SignalOp::Set(1);
+    b.check("Symmetric::put_signal", || {
+        cells.put_signal(&1u64, me, 0, &cells, 2, set)
+    });
+    b.check("Symmetric::fetch", || cells.fetch(me, 2));
+    b.check("Symmetric::set", || cells.set(1, me, 2));
+    b.check("Symmetric::swap", || cells.swap(1, me, 2));
+    b.check("Symmetric::add", || cells.add(1, me, 2));
+    b.check("Symmetric::fetch_and_add", || cells.fetch_and_add(1, me, 2));
+    b.check("Symmetric::fetch_and_op", || {
+        cells.fetch_and_op(1, me, 2, Op::Sum)
+    });
+    b.check("Symmetric::compare_and_swap", || {
+        cells.compare_and_swap(1, 1, me, 2)
+    });
+    b.check("Symmetric::wait_until", || cells.wait_until(2, |_| true));
+    let own = alone.symmetric_heap(4096).expect("a heap");
+    let mine = own.alloc::<u64>(1).expect("an element");
+    b.check("Symmetric::on", || mine.on(comm).map(drop));
+    b.check("SymmetricHeap::free", || heap.free());
 }
