@@ -13,7 +13,7 @@
 use super::attached::Seen;
 use super::check::{Does, Watch};
 use super::raw::{Known, RawWindow};
-use osier_datatype::{Basic, Element, Layout, Operator, Signature};
+use osier_datatype::{Basic, Datatype, Element, Layout, Operator, Signature};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::Part;
 use osier_engine::rma::update::{Change, Update};
@@ -281,6 +281,24 @@ impl RawWindow {
             unsafe { before.unpack(0..bytes, was.as_ptr()) };
         }
         self.made(begun, Does::Update(change), rank, target)
+    }
+
+    /// As [`RawWindow::update`], of the one element of a target by a value; what was there.
+    #[inline]
+    #[track_caller]
+    pub(super) fn update_one<T: Datatype>(
+        &self,
+        change: Change,
+        value: T,
+        rank: usize,
+        target: &RawView,
+    ) -> Result<T> {
+        let mut before = value;
+        let given = RawView::of_slice((&raw const value).cast_mut(), 1);
+        let was = RawView::of_slice(&raw mut before, 1);
+        // SAFETY: invariant 2: both are values of this call; lengths are compared.
+        unsafe { self.update(change, &given, rank, target, Some(&was)) }?;
+        Ok(before)
     }
 
     /// Replaces an element of `size` bytes by `new` if it is `expected`, both in the lower bytes

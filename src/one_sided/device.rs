@@ -12,9 +12,10 @@
 //!
 //! record of a rank, 136 bytes
 //! byte 0         8       16          24        32
-//!      on a      bytes   place in    address   key of the
-//!      device    of the  the alloc.  of the    allocation
+//!      where     bytes   place in    address   key of the
+//!      it lies   of the  the alloc.  of the    allocation
 //!      (u64)     part    (bytes)     Memory
+//!      where: 0 on the host, 1 on a device, 2 the rank cannot export it
 //! ```
 //!
 //! # Invariants
@@ -32,6 +33,7 @@
 use super::raw::RawWindow;
 use crate::comm::Communicator;
 use osier_datatype::{Layout, Type};
+use osier_engine::device::DeviceMemory;
 use osier_engine::device::direct::Direct;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::update::Change;
@@ -69,10 +71,13 @@ impl Record {
         })
     }
 
-    /// `None`: the part lies on the host.
-    fn to_wire(record: Option<&Self>) -> [u8; Self::BYTES] {
+    /// `Ok(None)`: the part lies on the host; an error: the rank cannot tell of it.
+    fn to_wire(record: &Result<Option<Self>>) -> [u8; Self::BYTES] {
         let mut w = [0; Self::BYTES];
-        if let Some(record) = record {
+        if record.is_err() {
+            w[..8].copy_from_slice(&2u64.to_le_bytes());
+        }
+        if let Ok(Some(record)) = record {
             w[..8].copy_from_slice(&1u64.to_le_bytes());
             w[8..16].copy_from_slice(&record.bytes.to_le_bytes());
             w[16..24].copy_from_slice(&record.place.to_le_bytes());
@@ -82,7 +87,7 @@ impl Record {
         w
     }
 
-    /// `Some(None)`: the part lies on the host; `None`: it is malformed.
+    /// `Some(None)`: the part lies on the host; `None`: the rank could not tell of it.
     fn from_wire(w: &[u8]) -> Option<Option<Self>> {
         let (there, rest) = w.split_first_chunk::<8>()?;
         let (bytes, rest) = rest.split_first_chunk::<8>()?;
@@ -112,17 +117,16 @@ impl OnDevices {
     /// What all ranks tell of theirs. Collective.
     #[track_caller]
     pub fn exchange(comm: &Communicator, own: Option<DeviceSlice<u8>>) -> Result<Self> {
-        // All ranks go on, and those that cannot have an error then.
+        // Where one cannot, all have an error.
         let record = own.as_ref().map(Record::of).transpose();
-        let mine = record.as_ref().ok().and_then(|record| record.as_ref());
         let mut all = vec![0u8; Record::BYTES * comm.size()];
-        comm.allgather(&Record::to_wire(mine), &mut all)?;
+        comm.allgather(&Record::to_wire(&record), &mut all)?;
         record?;
         let records = all.chunks_exact(Record::BYTES).enumerate();
         let parse = |(rank, wire): (usize, &[u8])| {
             Record::from_wire(wire).ok_or_else(|| {
-                let message = format!("what rank {rank} says of its part on a device");
-                Error::new(ErrorKind::Malformed, message)
+                let message = format!("rank {rank} cannot export its part of a window");
+                Error::new(ErrorKind::Unavailable, message)
             })
         };
         let records: Vec<Option<Record>> = records.map(parse).collect::<Result<_>>()?;
@@ -203,6 +207,13 @@ impl OnDevices {
 pub(super) struct Enqueued(Mutex<Vec<Event>>);
 
 impl Enqueued {
+    /// Whether all have ended, well or not.
+    pub fn are_complete(&self) -> bool {
+        let mut events = self.events();
+        events.retain(|event| event.is_passed() == Ok(false));
+        events.is_empty()
+    }
+
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,6 +236,17 @@ impl Staged {
             at,
             slice: DeviceSlice::of(memory)?.slice(..bytes)?,
         })
+    }
+
+    /// The packed bytes of a view of the host.
+    ///
+    /// # Safety
+    /// They are readable.
+    unsafe fn of_host(context: &Context, view: &RawView) -> Result<Self> {
+        let staged = Self::new(context, view.bytes())?;
+        // SAFETY: invariant 3: all bytes, and as many of this call.
+        unsafe { view.pack(0..view.bytes(), staged.at) };
+        Ok(staged)
     }
 
     /// The bytes as instances of a layout without gaps.
@@ -328,6 +350,15 @@ impl RawWindow {
         })
     }
 
+    /// The packed bytes of a buffer on a device.
+    #[track_caller]
+    fn staged(&self, memory: &DeviceMemory) -> Result<Staged> {
+        let view = memory.view()?.clone();
+        let staged = Staged::new(view.buffer().memory().context(), memory.bytes())?;
+        self.copy(view, staged.bytes()?)?;
+        Ok(staged)
+    }
+
     /// As [`RawWindow::put`], where one side lies on a device.
     ///
     /// # Safety
@@ -346,17 +377,14 @@ impl RawWindow {
         match (from.as_device(), self.device_part(rank)?) {
             (Some(memory), Some(part)) => self.copy(memory.view()?.clone(), view_of(part, target)?),
             (Some(memory), None) => {
-                let view = memory.view()?.clone();
-                let staged = Staged::new(view.buffer().memory().context(), bytes)?;
-                self.copy(view, staged.bytes()?)?;
+                let staged = self.staged(memory)?;
                 let part = &self.known(rank)?.part;
                 // SAFETY: invariants 2 and 3; pinned memory of this call.
                 unsafe { part.put(&self.path(rank), &staged.on_host(), target) }
             }
             (None, Some(part)) => {
-                let staged = Staged::new(part.memory().context(), bytes)?;
-                // SAFETY: invariant 3: all bytes, and as many of this call.
-                unsafe { from.pack(0..bytes, staged.at) };
+                // SAFETY: invariant 3.
+                let staged = unsafe { Staged::of_host(part.memory().context(), from) }?;
                 self.copy(staged.bytes()?, view_of(part, target)?)
             }
             (None, None) => unreachable!("no side lies on a device"),
@@ -431,9 +459,8 @@ impl RawWindow {
             let given = match given.as_device() {
                 Some(memory) => memory.view()?.clone(),
                 None => {
-                    let staged = Staged::new(part.memory().context(), bytes)?;
-                    // SAFETY: invariant 3: all bytes, and as many of this call.
-                    unsafe { given.pack(0..bytes, staged.at) };
+                    // SAFETY: invariant 3.
+                    let staged = unsafe { Staged::of_host(part.memory().context(), given) }?;
                     let element = there.buffer().layout().signature().uniform();
                     let element = element.ok_or_else(|| of_pairs(rank))?;
                     let packed = Type::basic(element).commit()?;
@@ -464,12 +491,7 @@ impl RawWindow {
         let bytes = target.bytes();
         let of_device = |view: &RawView| view.as_device().cloned();
         let staged_given = match of_device(given) {
-            Some(memory) if change != Change::Keep => {
-                let view = memory.view()?.clone();
-                let staged = Staged::new(view.buffer().memory().context(), bytes)?;
-                self.copy(view, staged.bytes()?)?;
-                Some(staged)
-            }
+            Some(memory) if change != Change::Keep => Some(self.staged(&memory)?),
             _ => None,
         };
         let staged_before = match before.and_then(of_device) {

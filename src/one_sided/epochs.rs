@@ -59,11 +59,12 @@ impl RawWindow {
 
     /// Gives the lock of a rank's part back.
     pub fn unlock(&self, rank: usize, hold: Hold) -> Result<()> {
-        self.flush(rank)?;
+        // Whatever has failed, nobody else is to wait for the lock.
+        let flushed = self.flush(rank);
         if let Some(watch) = &self.0.watch {
             watch.unlocked(rank);
         }
-        self.give_back(rank, hold)
+        flushed.and(self.give_back(rank, hold))
     }
 
     fn give_back(&self, rank: usize, hold: Hold) -> Result<()> {
@@ -108,16 +109,15 @@ impl RawWindow {
 
     /// Closes an epoch on all ranks.
     pub fn unlock_all(&self) -> Result<()> {
-        self.flush_all()?;
+        let mut first = self.flush_all();
         if let Some(watch) = &self.0.watch {
             watch.unlocked_all();
         }
         let mut open = self.on_all();
         *open -= 1;
         if *open > 0 {
-            return Ok(());
+            return first;
         }
-        let mut first = Ok(());
         for (rank, cell) in self.0.known.iter().enumerate() {
             if let Some(known) = cell.get()
                 && known.by_all.swap(false, Ordering::AcqRel)
@@ -132,12 +132,14 @@ impl RawWindow {
     /// Ends what was begun before, on all ranks. Collective.
     #[track_caller]
     pub fn fence(&self) -> Result<()> {
-        self.flush_all()?;
+        // The others wait here in any case.
+        let flushed = self.flush_all();
         self.comm().barrier()?;
-        match &self.0.watch {
+        let checked = match &self.0.watch {
             None => Ok(()),
             Some(watch) => watch.fenced(self.comm()),
-        }
+        };
+        flushed.and(checked)
     }
 
     /// The members of a group, as ranks of the window.
@@ -182,13 +184,15 @@ impl RawWindow {
 
     /// Tells ranks that this one uses their parts no more.
     pub fn complete(&self, targets: &[usize]) -> Result<()> {
-        self.flush_all()?;
-        if let Some(watch) = &self.0.watch {
-            watch.completes(self.comm(), targets)?;
-        }
+        let flushed = self.flush_all();
+        let told = match &self.0.watch {
+            None => Ok(()),
+            Some(watch) => watch.completes(self.comm(), targets),
+        };
         let nothing: [u8; 0] = [];
         let mut ranks = targets.iter();
-        ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, COMPLETE_TAG))
+        let sent = ranks.try_for_each(|rank| self.comm().send(&nothing, *rank, COMPLETE_TAG));
+        flushed.and(told).and(sent)
     }
 
     /// Waits until ranks use this rank's part no more.
@@ -208,9 +212,10 @@ impl RawWindow {
                 None => return Ok(false),
                 Some(_) => self.comm().recv(&mut [0u8; 0], *rank, COMPLETE_TAG)?,
             };
-            if let (Some(watch), Some(rank)) = (&self.0.watch, origins.pop()) {
-                watch.waited(self.comm(), &[rank])?;
+            if let Some(watch) = &self.0.watch {
+                watch.waited(self.comm(), &[*rank])?;
             }
+            origins.pop();
         }
         Ok(true)
     }

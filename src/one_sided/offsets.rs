@@ -29,7 +29,7 @@ impl Offsets {
         }
     }
 
-    /// The first free range of so many bytes, or none.
+    /// The start of the first free range that holds `bytes` bytes, or none.
     pub fn take(&mut self, bytes: usize) -> Option<usize> {
         let bytes = rounded(bytes)?;
         let (&start, &length) = self.free.iter().find(|(_, length)| **length >= bytes)?;
@@ -40,7 +40,7 @@ impl Offsets {
         Some(start)
     }
 
-    /// Gives back what [`Offsets::take`] gave for so many bytes.
+    /// Gives back the range at `start` that [`Offsets::take`] returned for `bytes` bytes.
     pub fn give(&mut self, mut start: usize, bytes: usize) {
         let mut length = rounded(bytes).unwrap_or(UNIT);
         if let Some((&before, &bytes)) = self.free.range(..start).next_back()

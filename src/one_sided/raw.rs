@@ -103,6 +103,8 @@ pub struct RawWindow(pub(super) Arc<Inner>);
 
 /// A window that no handle has any more, until all ranks have given it back.
 struct PendingFree {
+    /// This rank's accesses on streams: the barrier begins behind them.
+    enqueued: Enqueued,
     /// A barrier, behind which nobody uses the memory.
     barrier: Option<Collective<()>>,
     memory: Option<(Own, Option<Mutex<List>>)>,
@@ -121,6 +123,12 @@ impl PendingFree {
             barrier.for_each(|barrier| barrier.give_up_for(ended));
             std::mem::forget(self.memory.take());
             return true;
+        }
+        if self.barrier.is_none() {
+            if !self.enqueued.are_complete() {
+                return false;
+            }
+            self.barrier = self.comm.ibarrier().ok();
         }
         if self.barrier.as_mut().is_some_and(|barrier| !barrier.test()) {
             return false;
@@ -148,19 +156,16 @@ impl Drop for Inner {
         let Some(own) = self.own.take() else {
             return;
         };
-        let all_there = !self.comm.lane().lock().any_ended();
         // Invariant 1.
-        match all_there.then(|| self.comm.ibarrier()) {
-            Some(Ok(barrier)) => {
-                let mut pending = PendingFree {
-                    barrier: Some(barrier),
-                    memory: Some((own, self.list.take())),
-                    comm: self.comm.clone(),
-                    _serves: self.serves.take(),
-                };
-                self.comm.member().keep(Box::new(move || pending.is_done()));
-            }
-            _ => std::mem::forget((own, self.list.take())),
+        let mut pending = PendingFree {
+            enqueued: std::mem::take(&mut self.enqueued),
+            barrier: None,
+            memory: Some((own, self.list.take())),
+            comm: self.comm.clone(),
+            _serves: self.serves.take(),
+        };
+        if !pending.is_done() {
+            self.comm.member().keep(Box::new(move || pending.is_done()));
         }
     }
 }

@@ -254,10 +254,10 @@ impl SymmetricHeap {
             team: None,
             elements: PhantomData,
         };
-        symmetric.clear()?;
-        // Others may write to it behind this.
+        // The others wait here in any case, and may write to it behind this.
+        let cleared = symmetric.clear();
         self.communicator().barrier()?;
-        Ok(symmetric)
+        cleared.map(|()| symmetric)
     }
 
     /// Waits until all ranks come here. Collective.
@@ -567,13 +567,9 @@ impl<T: Datatype> Symmetric<T> {
     #[inline]
     #[track_caller]
     fn change(&self, change: Change, value: T, rank: usize, at: usize) -> Result<T> {
-        let mut before = value;
-        let given = RawView::of_slice((&raw const value).cast_mut(), 1);
-        let was = RawView::of_slice(&raw mut before, 1);
         let target = self.target(at, size_of::<T>())?;
         let rank = self.rank(rank)?;
-        // SAFETY: both are values of this call, of as many bytes as the target.
-        unsafe { (self.window()).update(change, &given, rank, &target, Some(&was)) }?;
+        let before = self.window().update_one(change, value, rank, &target)?;
         if change != Change::Keep {
             self.tell(rank)?;
         }

@@ -308,8 +308,8 @@ impl<T: Datatype> Window<T> {
 
     /// Where a rank's part lies in this process, if it is used by address and has elements.
     ///
-    /// Others may write there at any time, so whoever dereferences it reads and writes as where
-    /// threads share memory: by atomics, or where fences and locks keep the others out.
+    /// Other ranks may write there at any time: dereference it as memory that threads share, by
+    /// atomics, or while fences and locks keep the others out.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Rank`], if there is no such rank.
@@ -762,15 +762,15 @@ impl<T: Datatype> Epoch<'_, T> {
         at: usize,
         op: impl Into<Change>,
     ) -> Result<T> {
-        let mut before = value;
-        let given = RawView::of_slice((&raw const value).cast_mut(), 1);
-        let was = RawView::of_slice(&raw mut before, 1);
-        let updated = match Self::elements(at, size_of::<T>()) {
-            Ok(target) => self.update(op.into(), &given, rank, &target, Some(&was)),
-            Err(e) => Err(e),
-        };
-        self.window.reported(updated)?;
-        Ok(before)
+        let updated = self.update_one(op.into(), value, rank, at);
+        self.window.reported(updated)
+    }
+
+    #[track_caller]
+    fn update_one(&self, change: Change, value: T, rank: usize, at: usize) -> Result<T> {
+        self.may_use(rank)?;
+        let target = Self::elements(at, size_of::<T>())?;
+        self.window.raw.update_one(change, value, rank, &target)
     }
 
     /// Replaces one element by `new` if it is `expected`, at once for all that update it; what
@@ -799,7 +799,8 @@ impl<T: Datatype> Epoch<'_, T> {
     /// that was enqueued in it is complete.
     ///
     /// In a capture the copy is part of the graph, and there is no event; each launch is to be
-    /// complete before the epoch that it belongs to ends.
+    /// complete before the epoch that it belongs to ends. `OSIER_CHECK=windows` does not see
+    /// accesses on streams.
     ///
     /// # Errors
     /// As [`Epoch::put`]; of kind [`ErrorKind::Unavailable`], if the part lies on the host.

@@ -28,7 +28,7 @@ pub(super) fn word_of<T: Datatype>(value: &T) -> Result<u64> {
     }
     let mut word = 0u64;
     let from = std::ptr::from_ref(value).cast::<u8>();
-    // SAFETY: invariant 1: an element has so many bytes, and a word eight.
+    // SAFETY: invariant 1: `size` bytes of the element, at most the eight of a word.
     unsafe { std::ptr::copy_nonoverlapping(from, (&raw mut word).cast(), size) };
     Ok(word)
 }
@@ -40,7 +40,7 @@ pub(super) fn value_of<T: Datatype>(word: u64) -> T {
     let mut value = zeroed::<T>();
     let bytes = size_of::<T>().min(size_of::<u64>());
     let from = (&raw const word).cast::<u8>();
-    // SAFETY: invariant 1: both have so many bytes.
+    // SAFETY: invariant 1: `bytes` is at most the size of each.
     unsafe { std::ptr::copy_nonoverlapping(from, (&raw mut value).cast(), bytes) };
     value
 }

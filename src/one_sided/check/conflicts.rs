@@ -69,13 +69,13 @@ impl Kind {
 /// The epoch of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Within {
-    /// Between two fences, of which so many were before.
+    /// Between two fences: how many fences of the window came before.
     Fences(u64),
     /// An exposure of the part to some ranks, by number.
     Exposure(u64),
     /// The part was locked, or the epoch is on all parts.
     Lock,
-    /// The owner's own, between fences and in an exposure of so many before.
+    /// The owner's access to its own part: fences and exposures that came before.
     Own { fences: u64, exposures: u64 },
 }
 

@@ -221,6 +221,7 @@ impl Watch {
         if pending.is_empty() && !closes {
             return Ok(());
         }
+        state.sends.retain_mut(|send| !send.test());
         let batch = record::to_wire(closes, &pending);
         state.sends.push(comm.isend(batch, rank, TAG)?);
         *state.sent.entry(rank).or_default() += 1;

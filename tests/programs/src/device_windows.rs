@@ -264,7 +264,16 @@ impl Rank<'_> {
             assert_eq!(self.download(&mine), vec![expected; 1000]);
             window.fence().expect("fence");
         }
-        window.free().expect("free");
+        // A window that is dropped is given back behind what its streams do.
+        let all = window.lock_all();
+        let event = all.put_on(&self.stream, &mine.after_stream(&self.stream), next, 0);
+        std::mem::forget(all);
+        drop(window);
+        event
+            .expect("put")
+            .expect("no capture")
+            .synchronize()
+            .expect("a copy");
     }
 
     /// A put is captured once and launched several times.
