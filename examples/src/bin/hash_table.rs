@@ -89,8 +89,11 @@ fn count_words(world: &Communicator, options: &Options) -> Result<u8> {
     let (rank, size) = (world.rank(), world.size());
     let distinct = options.distinct.max(1);
     // Half of the slots stay empty, so that chains are short.
-    let slots = (2 * distinct).div_ceil(size);
-    let heap = world.symmetric_heap(2 * slots * size_of::<u64>() + 4096)?;
+    let slots = distinct.saturating_mul(2).div_ceil(size);
+    let bytes = slots
+        .saturating_mul(2 * size_of::<u64>())
+        .saturating_add(4096);
+    let heap = world.symmetric_heap(bytes)?;
     let table = Table::new(&heap, size, slots)?;
 
     let start = Instant::now();

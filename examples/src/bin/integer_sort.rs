@@ -39,15 +39,16 @@ fn main() -> ExitCode {
 
 fn sort(world: &Communicator, options: &Options) -> Result<u8> {
     let (rank, size) = (world.rank(), world.size());
+    // Even random keys do not fall into ranges of equal numbers.
+    let room = options.keys.saturating_add(options.keys / 4 + 1000);
+    let bytes = room.saturating_mul(size_of::<u32>()).saturating_add(4096);
+    // First: all ranks learn if there is no memory for so many.
+    let heap = world.symmetric_heap(bytes)?;
     let first = (rank * options.keys) as u64;
     let keys: Vec<u32> = (first..first + options.keys as u64)
         .map(|number| (mix(number) >> 32) as u32)
         .collect();
-    // Even random keys do not fall into ranges of equal numbers.
-    let room = options.keys + options.keys / 4 + 1000;
 
-    let bytes = room * size_of::<u32>() + 4096;
-    let heap = world.symmetric_heap(bytes)?;
     let received = heap.alloc::<u32>(room)?;
     let cursor = heap.alloc::<u64>(1)?;
     let arrived = heap.alloc::<u64>(1)?;

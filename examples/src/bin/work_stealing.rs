@@ -25,11 +25,11 @@ use osier::{Communicator, Op, Result};
 )]
 struct Options {
     /// Tasks of the last rank; the others have fewer, rank 0 hardly any
-    #[arg(long, value_name = "N", default_value_t = 2000)]
-    tasks: usize,
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    tasks: u64,
 
     /// Numbers whose sequences one task looks at
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     numbers: u64,
 
     /// Take tasks of the own rank only, for comparison
@@ -42,8 +42,9 @@ fn main() -> ExitCode {
 }
 
 /// Tasks of a rank.
-fn tasks_of(rank: usize, size: usize, most: usize) -> u64 {
-    (most * (rank + 1) * (rank + 1) / (size * size)) as u64
+fn tasks_of(rank: usize, size: usize, most: u64) -> u64 {
+    let (rank, size) = (rank as u64 + 1, size as u64);
+    most * rank * rank / (size * size)
 }
 
 /// Steps of the sequences 3n+1 of some numbers, until they are 1.
