@@ -16,7 +16,10 @@
 // words for long looks at block 0's flag, so no words are awaited from a rank that has failed
 // or combines something else. Block 0 awaits the flags of all, also when there will be no
 // result: a rank that went on sooner could be two exchanges ahead of one that is still reading.
-// Waits end, too, when the host says stop. The last block's last store tells the host that all
+// The host says which ranks are gone. Waits for one of them end behind one more look: a rank may
+// leave its job when its own kernel has ended, and its stores are there by then. Where they are
+// not, the exchange is stopped: all its waits end, and launches behind it neither store nor wait,
+// as others may still read. The last block's last store tells the host that all
 // is done, and how.
 //
 // Where a switch has multicast, each word is stored once, to all inboxes, the own among them,
@@ -42,6 +45,8 @@ enum { OSIER_LONG_AT = 2 * OSIER_MOST_RANKS * OSIER_SHORT_BLOCKS * OSIER_INBOX_S
 
 // Numbers go from 1 to this one; the bit above marks those of a rank that has failed.
 #define OSIER_LAST_NUMBER 0x7ffffffeu
+// The number of an exchange that was stopped.
+#define OSIER_NO_NUMBER 0x7fffffffu
 #define OSIER_FAILED 0x80000000u
 // Verdicts: none, or the rank that has failed, or that combines something else, above one of
 // these; in the host's word with OSIER_DONE.
@@ -59,7 +64,7 @@ struct osier_exchange {
     osier_u8* recv;
     osier_u64 bytes;
     osier_u32* counts;         // exchanges so far, blocks of this one that are done, verdict
-    const osier_u32* stop;
+    const osier_u32* stop;     // a bit for each rank that is gone
     osier_u32* done;           // for the host
     osier_u8* multicast;       // all inboxes at once; 0 without multicast
     osier_u8 ranks[OSIER_MOST_RANKS];  // by leaf of a full tree
@@ -169,6 +174,7 @@ struct osier_turn {
     osier_u32 number;
     osier_u32 verdict;
     osier_u32 looks;
+    osier_u32 gone;  // ranks that store no more, as the host said before the last look
 
     __device__ __forceinline__ osier_u32 parity() const { return number & 1; }
     // What a flag says; whether it is this exchange's.
@@ -190,17 +196,25 @@ struct osier_turn {
 #endif
         return true;
     }
-    __device__ __forceinline__ bool is_stopped(const osier_exchange& plan) {
-        if (!osier_look(plan.stop)) return false;
-        if (!verdict) verdict = OSIER_STOPPED;
+    __device__ __forceinline__ bool is_gone(osier_u32 from) const { return gone >> from & 1; }
+    // After a look that found nothing: whether it was the last. There is one more once a rank
+    // is gone, for what it has stored before.
+    __device__ __forceinline__ bool is_over(const osier_exchange& plan, osier_u32 from) {
+        if (!is_gone(from)) {
+            gone |= osier_look(plan.stop);
+            if (*(volatile osier_u32*)(plan.counts + 2) == OSIER_STOPPED) gone = ~0u;
+            return false;
+        }
+        verdict = OSIER_STOPPED;
+        atomicMax(plan.counts + 2, OSIER_STOPPED);
         return true;
     }
     // Whether to look again for what a rank writes.
     __device__ __forceinline__ bool goes_on(const osier_exchange& plan, osier_u32 from) {
         if (verdict) return false;
-        if (!looks_afar()) return true;
+        if (!is_gone(from) && !looks_afar()) return true;
         reads(plan, osier_flag(plan.inboxes[plan.rank] + osier_flag_at(parity(), from, 0)), from);
-        return !verdict && !is_stopped(plan);
+        return !verdict && !is_over(plan, from);
     }
     // Sends the flag of a block to a rank, behind what its threads have written.
     __device__ __forceinline__ void raise(const osier_exchange& plan, osier_u32 to) const {
@@ -211,7 +225,7 @@ struct osier_turn {
     __device__ __forceinline__ void await(const osier_exchange& plan, osier_u32 from) {
         const osier_u8* const at = plan.inboxes[plan.rank] + osier_flag_at(parity(), from, blockIdx.x);
         while (!reads(plan, osier_flag(at), from)) {
-            if (blockIdx.x != 0 ? !goes_on(plan, from) : looks_afar() && is_stopped(plan)) break;
+            if (blockIdx.x != 0 ? !goes_on(plan, from) : (is_gone(from) || looks_afar()) && is_over(plan, from)) break;
         }
     }
     // A thread for each other rank; a call for each, as addresses of arguments are constants.
@@ -353,9 +367,11 @@ static __device__ __forceinline__ void osier_clear(const osier_exchange& plan, o
 
 template <class O, bool MULTICAST = false> static __device__ __forceinline__ void osier_exchange_all(const osier_exchange& plan) {
     const osier_u32 before = *(volatile osier_u32*)plan.counts;
-    osier_turn turn = {before >= OSIER_LAST_NUMBER ? 1 : before + 1, 0, 0};
+    osier_turn turn = {before >= OSIER_LAST_NUMBER ? 1 : before + 1, 0, 0, 0};
     if (blockIdx.x == 0 && threadIdx.x == 0) *(volatile osier_u32*)plan.done = OSIER_BEGUN;
-    if (plan.failed) {
+    if (before == OSIER_NO_NUMBER) {
+        turn.verdict = OSIER_STOPPED;
+    } else if (plan.failed) {
         turn.raise_all(plan);
         if (threadIdx.x < plan.size && threadIdx.x != plan.rank) turn.await(plan, threadIdx.x);
     } else if (plan.bytes <= OSIER_SHORT_BYTES) {
@@ -369,9 +385,9 @@ template <class O, bool MULTICAST = false> static __device__ __forceinline__ voi
     __syncthreads();
     if (threadIdx.x != 0 || atomicAdd(plan.counts + 1, 1u) + 1 != gridDim.x) return;
     __threadfence_system();
-    osier_clear(plan, turn.number);
     const osier_u32 verdict = atomicExch(plan.counts + 2, 0u);
+    if (verdict != OSIER_STOPPED) osier_clear(plan, turn.number);
     plan.counts[1] = 0;
-    plan.counts[0] = turn.number;
+    plan.counts[0] = verdict == OSIER_STOPPED ? OSIER_NO_NUMBER : turn.number;
     osier_release((osier_u8*)plan.done, OSIER_DONE | verdict);
 }

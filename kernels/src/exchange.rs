@@ -18,8 +18,9 @@
 //!    before. A graph with a captured launch has an exchange of its own.
 //! 2. Blocks of all exchanges of a device fit on it at once, so none waits for one that
 //!    cannot begin.
-//! 3. A word in pinned memory ends the waits of kernels. After that ranks do not agree on
-//!    how far they are: the exchange takes no more launches.
+//! 3. A word in pinned memory has a bit for each rank that is gone. What it has stored before
+//!    is still taken; other waits end, and ranks do not agree then on how far they are: the
+//!    exchange takes no more launches, and those that are queued do nothing.
 //!
 //! # Sources
 //! As kernels/cuda/exchange.cuh.
@@ -197,7 +198,8 @@ pub enum Verdict {
     Failed(usize),
     /// This rank combines something else: other bytes, another operator. There is no result.
     Differs(usize),
-    /// [`Exchange::stop`] came first; there may be part of a result.
+    /// [`Exchange::stop`] came first, or a rank is gone that has not taken part; there may be
+    /// part of a result.
     Stopped,
 }
 
@@ -573,10 +575,17 @@ impl Exchange {
         note(stream, touched.chain(&self.inboxes))
     }
 
-    /// Ends the waits of all launches, and refuses more: a peer is gone.
+    /// Ends the waits of all launches, and refuses more: a peer has failed.
     pub fn stop(&self) {
-        self.launched().stopped = true;
-        self.stop.set(1);
+        self.leave(u32::MAX);
+    }
+
+    /// Ranks have left, a bit for each, behind their own last launch: what they have stored is
+    /// taken, waits for anything else of them end, and more launches are refused.
+    pub fn leave(&self, ranks: u32) {
+        let mut launched = self.launched();
+        launched.stopped = true;
+        self.stop.set(self.stop.get() | ranks);
     }
 
     fn launched(&self) -> std::sync::MutexGuard<'_, Launched> {

@@ -54,6 +54,7 @@ fn child() {
         Ok("sizes") => sizes(&ranks()),
         Ok("operators") => operators(&ranks()),
         Ok("failures") => failures(),
+        Ok("leave") => ranks_that_leave(),
         Ok("numbers") => numbers(),
         Ok("room") => room(),
         other => panic!("no case {other:?}"),
@@ -75,6 +76,11 @@ fn all_operators_on_all_elements() {
 #[test]
 fn calls_that_fail_and_waits_that_are_stopped() {
     passes("failures", 3, 1);
+}
+
+#[test]
+fn ranks_that_leave_have_stored_what_others_wait_for() {
+    passes("leave", 3, 1);
 }
 
 #[test]
@@ -514,6 +520,55 @@ fn late(ranks: &[Rank]) {
             false => [Verdict::Differs(1), told[1], Verdict::Differs(1)],
         };
         assert_eq!(told, right, "{bytes} bytes");
+    }
+}
+
+/// A rank that leaves behind its own kernel has stored all that others wait for; they also wait
+/// for ranks that are still there. Where it has not taken part, all waits end, and what is queued
+/// behind does nothing.
+fn ranks_that_leave() {
+    let element = Element::Basic(Basic::F64);
+    let what = Combination::of(Operator::Sum, element).unwrap();
+    let mut random = Random::new(11);
+    for round in 0..40 {
+        let ranks = ranks();
+        let bytes = [64, 2 * 8192][round % 2];
+        let given: Vec<_> = ranks
+            .iter()
+            .map(|_| values(&mut random, Basic::F64, bytes))
+            .collect();
+        let expected = reduced(Operator::Sum, element, &given);
+        let done = exchange(&ranks, what, &given, [0, 0], false, &[]);
+        let mut left = 0;
+        while left != (1 << ranks.len()) - 1 {
+            let over =
+                (0..ranks.len()).filter(|&rank| done.launched[rank].verdict().unwrap().is_some());
+            left = over.fold(left, |left, rank| left | 1 << rank);
+            ranks.iter().for_each(|side| side.exchange.leave(left));
+        }
+        done.check(&ranks, &expected, "left");
+    }
+    // Rank 2 leaves behind the first; rank 1 comes later.
+    let ranks = ranks();
+    let zeros = places(&ranks, &vec![vec![0; 64]; 3], [0, 0], false);
+    let launch = |rank: usize| {
+        let (side, (from, to)) = (&ranks[rank], &zeros[rank]);
+        let views = (view(from, side), view(to, side));
+        (side
+            .exchange
+            .launch(&side.stream, (what, 0), &views.0, &views.1))
+        .unwrap()
+    };
+    let first: Vec<_> = (0..3).map(launch).collect();
+    let more = [launch(0), launch(0), launch(1)];
+    for one in first {
+        assert_eq!(verdict(&one), Verdict::Fine);
+    }
+    ranks[..2]
+        .iter()
+        .for_each(|side| side.exchange.leave(1 << 2));
+    for one in more {
+        assert_eq!(verdict(&one), Verdict::Stopped);
     }
 }
 

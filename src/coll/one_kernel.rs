@@ -235,11 +235,11 @@ impl Communicator {
         tag: u32,
     ) -> std::result::Result<(), DeviceError> {
         let core = self.core();
-        let lost = || core.with(self.lane(), |lane| lane.lost(tag)).is_some();
+        let lost = || core.with(self.lane(), |lane| lane.lost(tag));
         let verdict = core.drive(|| match launched.verdict() {
             Ok(None) => {
-                if lost() {
-                    exchange.stop();
+                if let Some(lost) = lost() {
+                    lost.gone.stop(exchange);
                 }
                 None
             }

@@ -31,7 +31,7 @@ mod receives;
 mod segment;
 
 pub use devices::advance_device_steps;
-pub use exchange::{differs, rank_failed};
+pub use exchange::{Gone, Lost, differs, rank_failed};
 pub use receives::{received_directly, stop_deferring};
 pub use segment::advance_flags;
 
@@ -183,9 +183,9 @@ pub trait Driver: Segment {
 
     fn devices(&self) -> &Arc<Devices>;
 
-    /// A rank of the lane that can take no part in this exchange, and the failed rank of the
-    /// job: it has ended, or says so by a poison of this tag.
-    fn lost(&mut self, tag: u32) -> Option<(Error, u32)>;
+    /// Whether ranks of the lane can take no part in this exchange: they have ended, or say so
+    /// by a poison of this tag.
+    fn lost(&mut self, tag: u32) -> Option<Lost>;
 
     /// Ranks of the lane.
     fn size(&self) -> u32;
@@ -414,12 +414,10 @@ impl Executor {
         self.exchange.iter().cloned().chain(captured)
     }
 
-    /// A rank has ended: launches of graphs do not wait for it.
-    pub fn stop_graphs(&mut self) {
-        for exchange in std::mem::take(&mut self.captured) {
-            if let Some(exchange) = exchange.upgrade() {
-                exchange.stop();
-            }
+    /// Ranks have ended: launches of graphs do not wait for them.
+    pub fn stop_graphs(&mut self, gone: Gone) {
+        for exchange in self.captured.iter().filter_map(Weak::upgrade) {
+            gone.stop(&exchange);
         }
     }
 

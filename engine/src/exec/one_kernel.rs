@@ -11,6 +11,7 @@
 
 use crate::device::direct::Direct;
 use crate::device::{Devices, UnderWay};
+use crate::exec::executor::Gone;
 use crate::view::RawView;
 use osier_datatype::{Basic, Layout, Type};
 use osier_kernels::exchange::{Combination, Exchange, Exchanged, Verdict};
@@ -179,10 +180,13 @@ impl Exchanging {
         asks
     }
 
-    /// A peer is lost. What it wrote before is on its way; the second time the wait ends.
-    pub fn lost(&mut self) {
-        if std::mem::replace(&mut self.lost, true) {
-            self.exchange.stop();
+    /// Peers are gone. Those that left in peace have stored what they had to; what one stored
+    /// that failed is on its way, and the second time the wait ends. A launch that has not begun
+    /// stops none: those before it may come to their end.
+    pub fn lost(&mut self, gone: Gone) {
+        let again = std::mem::replace(&mut self.lost, true);
+        if self.launched.has_begun() && (again || matches!(gone, Gone::Left(_))) {
+            gone.stop(&self.exchange);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::check::Site;
 use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::executor::{Driver, Executor, NO_RUN, NOBODY, OperationEnd, StepEnd};
+use crate::exec::executor::{Driver, Executor, Gone, Lost, NO_RUN, NOBODY, OperationEnd, StepEnd};
 use crate::exec::foreign::Foreign;
 use crate::exec::run::Combination;
 use crate::exec::step::Started;
@@ -189,21 +189,32 @@ impl Driver for Lane {
         &self.port.devices
     }
 
-    fn lost(&mut self, tag: u32) -> Option<(Error, u32)> {
-        let ended_peers = (0..self.port.peers.len() as u32)
-            .filter_map(|peer| self.death(peer).map(|how| (peer, how)));
+    fn lost(&mut self, tag: u32) -> Option<Lost> {
+        let ended_peers = || {
+            let peers = 0..self.port.peers.len() as u32;
+            peers.filter_map(|peer| self.death(peer).map(|how| (peer, how)))
+        };
         // One that has failed, rather than one that left because of it.
-        if let Some((peer, how)) = ended_peers.max_by_key(|(_, how)| how.is_failure()) {
+        let named = ended_peers().max_by_key(|(_, how)| how.is_failure());
+        let gone = ended_peers().map(|(peer, how)| Gone::of(peer, how));
+        let gone = gone.reduce(Gone::and);
+        let poisoned = self.poisoned_by(tag);
+        if let (Some((peer, how)), Some(gone)) = (named, gone) {
             let world = self.port.members.get(peer as usize);
-            return Some((
-                ended("reduction in one kernel", peer, how),
-                world.copied().unwrap_or(NOBODY),
-            ));
+            return Some(Lost {
+                error: ended("reduction in one kernel", peer, how),
+                failed_rank: world.copied().unwrap_or(NOBODY),
+                gone: poisoned.map_or(gone, |_| Gone::All),
+            });
         }
-        let (peer, failed_rank) = self.poisoned_by(tag)?;
-        let e = self.meets_poison(peer, failed_rank);
+        let (peer, failed_rank) = poisoned?;
+        let error = self.meets_poison(peer, failed_rank);
         self.port.failed_rank = NOBODY;
-        Some((e, failed_rank))
+        Some(Lost {
+            error,
+            failed_rank,
+            gone: Gone::All,
+        })
     }
 
     fn size(&self) -> u32 {

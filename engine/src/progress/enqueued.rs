@@ -11,6 +11,7 @@ use super::lane::Lane;
 use crate::completion::hold::{Drives, Hold, Latch};
 use crate::diagnose::waits::{Asked, EndedBy, Watch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::executor::Gone;
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
@@ -129,7 +130,7 @@ impl Core {
         let mut left = Vec::new();
         self.each_lane(|lane, _| {
             let mut lane = lane.lock();
-            lane.executor.stop_graphs();
+            lane.executor.stop_graphs(Gone::All);
             left.extend(lane.release_held());
         });
         for what in left {

@@ -22,6 +22,7 @@ use super::op::Op;
 use super::peer::Target;
 use super::protocols::{device_get, host_staged};
 use crate::error::{Error, ErrorKind};
+use crate::exec::executor::Gone;
 use crate::matching::Pattern;
 use osier_transports::Death;
 
@@ -61,7 +62,7 @@ impl Lane {
         self.port.finished |= self.port.accesses.peer_is_gone(peer, &how.to_string());
         self.port.peers[peer as usize].blocked = true;
         self.dead_count += 1;
-        self.executor.stop_graphs();
+        self.executor.stop_graphs(Gone::of(peer, how));
         let error = |lane: &Lane, handle: u32| Some(lane.port.death_error(handle, peer, how));
         // Receives before sends: kernels of a send may be behind a stream that a receive
         // blocks.

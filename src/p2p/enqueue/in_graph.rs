@@ -79,7 +79,7 @@ impl InGraph {
                     let told = "the kernel of a graph was told to stop, as a rank took no part";
                     Error::new(ErrorKind::Cancelled, told)
                 };
-                lost.map_or_else(stopped, |(e, _)| e)
+                lost.map_or_else(stopped, |lost| lost.error)
             }
         };
         Some(e.context(self.name))

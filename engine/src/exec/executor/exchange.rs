@@ -5,7 +5,55 @@ use crate::error::{Error, ErrorKind};
 use crate::exec::one_kernel::Exchanging;
 use crate::exec::run::{Run, Work};
 use osier_collectives::Region;
-use osier_kernels::exchange::Verdict;
+use osier_kernels::exchange::{Exchange, Verdict};
+use osier_transports::Death;
+
+/// Ranks that can take no part in an exchange.
+#[derive(Debug)]
+pub struct Lost {
+    /// Names one of them.
+    pub error: Error,
+    /// The failed rank of the job, or [`NOBODY`].
+    pub failed_rank: u32,
+    pub gone: Gone,
+}
+
+/// Which ranks of a lane are gone.
+#[derive(Clone, Copy, Debug)]
+pub enum Gone {
+    /// These have left their job in peace, a bit for each: they have stored what they had to.
+    Left(u32),
+    /// One has failed, so no rank comes to the end.
+    All,
+}
+
+impl Gone {
+    /// A rank of a lane that has ended.
+    pub fn of(peer: u32, how: Death) -> Gone {
+        match how.is_failure() {
+            true => Gone::All,
+            // No exchange has more ranks than a word has bits.
+            false => Gone::Left(1u32.checked_shl(peer).unwrap_or(0)),
+        }
+    }
+
+    /// Of both.
+    #[must_use]
+    pub fn and(self, other: Gone) -> Gone {
+        match (self, other) {
+            (Gone::Left(one), Gone::Left(other)) => Gone::Left(one | other),
+            _ => Gone::All,
+        }
+    }
+
+    /// Ends the waits for them.
+    pub fn stop(self, exchange: &Exchange) {
+        match self {
+            Gone::Left(ranks) => exchange.leave(ranks),
+            Gone::All => exchange.stop(),
+        }
+    }
+}
 
 /// Begins a reduction that is one kernel of each rank.
 #[cold]
@@ -19,13 +67,12 @@ pub(super) fn begin_exchange<D: Driver>(
         driver.lost(run.tags | EXCHANGE),
         driver.executor().exchange(),
     ) {
-        (Some((e, failed_rank)), exchange) => {
-            // No rank comes to its end.
+        (Some(lost), exchange) => {
             if let Some(exchange) = exchange {
-                exchange.stop();
+                lost.gone.stop(exchange);
             }
-            run.set_failed_rank(failed_rank);
-            Err(e)
+            run.set_failed_rank(lost.failed_rank);
+            Err(lost.error)
         }
         (None, Some(exchange)) => {
             let exchange = exchange.clone();
@@ -59,8 +106,10 @@ pub(super) fn has_exchanged<D: Driver>(
 ) -> std::result::Result<bool, (Error, u32)> {
     let verdict = exchanging.poll().map_err(|e| (e.into(), NOBODY))?;
     let Some(verdict) = verdict else {
-        if exchanging.asks() && driver.lost(tags | EXCHANGE).is_some() {
-            exchanging.lost();
+        if exchanging.asks()
+            && let Some(lost) = driver.lost(tags | EXCHANGE)
+        {
+            exchanging.lost(lost.gone);
         }
         return Ok(false);
     };
@@ -73,7 +122,8 @@ pub(super) fn has_exchanged<D: Driver>(
                 let told = "the kernel was told to stop, as a rank took no part";
                 (Error::new(ErrorKind::Cancelled, told), NOBODY)
             };
-            return Err(driver.lost(tags | EXCHANGE).unwrap_or_else(stopped));
+            let lost = driver.lost(tags | EXCHANGE);
+            return Err(lost.map_or_else(stopped, |lost| (lost.error, lost.failed_rank)));
         }
     };
     Err((e, NOBODY))

@@ -516,7 +516,7 @@ impl Driver for Rank {
         &self.devices
     }
 
-    fn lost(&mut self, _tag: u32) -> Option<(Error, u32)> {
+    fn lost(&mut self, _tag: u32) -> Option<Lost> {
         None
     }
 
