@@ -269,8 +269,8 @@ pub mod requests {
 /// [`rma::Window`] has an example.
 pub mod rma {
     pub use crate::one_sided::{
-        Change, Epoch, Locked, LockedAll, Posted, SignalOp, Started, Symmetric, SymmetricHeap,
-        Updates, Window,
+        AccessRequest, Change, Epoch, Locked, LockedAll, Posted, SignalOp, Started, Symmetric,
+        SymmetricHeap, Updates, Way, Window,
     };
     #[doc(hidden)]
     pub use crate::one_sided::{Flavor, RawWindow, target_of};

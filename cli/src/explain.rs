@@ -1,6 +1,8 @@
-//! `osier explain`: how a message would travel, or a collective be done, and why.
+//! `osier explain`: how a message would travel, an access to a window go, or a collective be
+//! done, and why.
 
 mod calls;
+mod rma;
 
 use std::process::ExitCode;
 
@@ -46,6 +48,7 @@ Examples:
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     Send(Args),
+    Rma(rma::Args),
     #[command(flatten)]
     Call(calls::Command),
 }
@@ -202,6 +205,7 @@ impl Ranks {
 pub fn main(command: &Command) -> ExitCode {
     let explained = match command {
         Command::Send(args) => explain(args),
+        Command::Rma(args) => rma::explain(args),
         Command::Call(command) => calls::explain(command),
     };
     match explained {

@@ -13,12 +13,15 @@
 use super::attached::Seen;
 use super::check::{Does, Watch};
 use super::raw::{Known, RawWindow};
+use super::requests::UnderWay;
 use osier_datatype::{Basic, Datatype, Element, Layout, Operator, Signature};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::Part;
 use osier_engine::rma::update::{Change, Update};
+use osier_engine::rma::ways::Way;
 use osier_engine::view::{RawView, copy_contiguous};
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Known {
@@ -153,12 +156,16 @@ impl RawWindow {
         }
         let begun = self.begins();
         let (part, bytes) = self.sound("put", rank, &[from], target)?;
-        match self.needs_device(rank, &[from]) {
+        let way = match self.needs_device(rank, &[from]) {
             // SAFETY: invariants 1 and 2; apart by the check.
             false => unsafe { part.put(&self.path(rank), from, &bytes) }?,
-            // SAFETY: invariants 1 and 2.
-            true => unsafe { self.put_by_device(from, rank, &bytes) }?,
-        }
+            true => {
+                // SAFETY: invariants 1 and 2.
+                unsafe { self.put_by_device(from, rank, &bytes) }?;
+                Way::Kernel
+            }
+        };
+        self.count(way);
         self.made(begun, Does::Put, rank, target)
     }
 
@@ -181,13 +188,78 @@ impl RawWindow {
         }
         let begun = self.begins();
         let (part, bytes) = self.sound("get", rank, &[to], target)?;
-        match self.needs_device(rank, &[to]) {
+        let way = match self.needs_device(rank, &[to]) {
             // SAFETY: invariants 1 and 2; apart by the check.
             false => unsafe { part.get(&self.path(rank), to, &bytes) }?,
-            // SAFETY: invariants 1 and 2.
-            true => unsafe { self.get_by_device(to, rank, &bytes) }?,
-        }
+            true => {
+                // SAFETY: invariants 1 and 2.
+                unsafe { self.get_by_device(to, rank, &bytes) }?;
+                Way::Kernel
+            }
+        };
+        self.count(way);
         self.made(begun, Does::Get, rank, target)
+    }
+
+    /// As [`RawWindow::put`], of a copy of the bytes: what is still under way then, if anything is.
+    ///
+    /// # Errors
+    /// As `Epoch::put`.
+    ///
+    /// # Safety
+    /// As there.
+    #[track_caller]
+    pub unsafe fn begin_put(
+        &self,
+        from: &RawView,
+        rank: usize,
+        target: &RawView,
+    ) -> Result<Option<Arc<UnderWay>>> {
+        if self.needs_device(rank, &[from]) || self.is_near(rank)? {
+            // SAFETY: invariant 2: the caller's contract.
+            return unsafe { self.put(from, rank, target) }.map(|()| None);
+        }
+        let begun = self.begins();
+        let (part, bytes) = self.sound("put", rank, &[from], target)?;
+        // SAFETY: invariants 1 and 2; apart by the check.
+        let (way, pending) = unsafe { part.begin_put(&self.path(rank), from, &bytes) }?;
+        self.count(way);
+        self.made(begun, Does::Put, rank, target)?;
+        Ok(pending.map(|pending| self.keep(pending)))
+    }
+
+    /// As [`RawWindow::get`]: what is still under way then, if anything is; it has the bytes when
+    /// it is complete, and `to` has not.
+    ///
+    /// # Errors
+    /// As `Epoch::put`.
+    ///
+    /// # Safety
+    /// As there.
+    #[track_caller]
+    pub unsafe fn begin_get(
+        &self,
+        to: &RawView,
+        rank: usize,
+        target: &RawView,
+    ) -> Result<Option<Arc<UnderWay>>> {
+        if self.needs_device(rank, &[to]) || self.is_near(rank)? {
+            // SAFETY: invariant 2: the caller's contract.
+            return unsafe { self.get(to, rank, target) }.map(|()| None);
+        }
+        let begun = self.begins();
+        let (part, bytes) = self.sound("get", rank, &[to], target)?;
+        // SAFETY: invariants 1 and 2; apart by the check.
+        let (way, pending) = unsafe { part.begin_get(&self.path(rank), to, &bytes) }?;
+        self.count(way);
+        self.made(begun, Does::Get, rank, target)?;
+        Ok(pending.map(|pending| self.keep(pending)))
+    }
+
+    /// Whether no access to a rank's part is under way behind its call.
+    fn is_near(&self, rank: usize) -> Result<bool> {
+        let way = self.known(rank)?.part.reach();
+        Ok(matches!(way, Way::Address | Way::System))
     }
 
     /// What a change does to the elements of a target.
@@ -252,6 +324,7 @@ impl RawWindow {
         if self.needs_device(rank, local) {
             // SAFETY: invariants 1 and 2.
             unsafe { self.update_by_device(change, given, rank, &elements, before) }?;
+            self.count(Way::Kernel);
             return self.made(begun, Does::Update(change), rank, target);
         }
         let mut packed = Vec::new();
@@ -276,6 +349,7 @@ impl RawWindow {
         let path = self.path(rank);
         // SAFETY: invariants 1 and 2.
         unsafe { part.update(&path, &update, &elements, operand, to) }?;
+        self.count(part.reach());
         if let Some(before) = before.filter(|_| !was.is_empty()) {
             // SAFETY: invariant 2: all bytes, from a vector of as many.
             unsafe { before.unpack(0..bytes, was.as_ptr()) };
@@ -335,7 +409,7 @@ impl RawWindow {
     #[inline]
     pub fn flush(&self, rank: usize) -> Result<()> {
         self.known(rank)?.part.flush();
-        if self.0.devices.is_some() {
+        if self.has_unsettled() {
             self.settle()?;
         }
         match &self.0.watch {
@@ -348,7 +422,7 @@ impl RawWindow {
     #[inline]
     pub fn flush_all(&self) -> Result<()> {
         std::sync::atomic::fence(Ordering::SeqCst);
-        if self.0.devices.is_some() {
+        if self.has_unsettled() {
             self.settle()?;
         }
         match &self.0.watch {

@@ -380,7 +380,7 @@ impl RawWindow {
                 let staged = self.staged(memory)?;
                 let part = &self.known(rank)?.part;
                 // SAFETY: invariants 2 and 3; pinned memory of this call.
-                unsafe { part.put(&self.path(rank), &staged.on_host(), target) }
+                unsafe { part.put(&self.path(rank), &staged.on_host(), target) }.map(drop)
             }
             (None, Some(part)) => {
                 // SAFETY: invariant 3.
@@ -577,7 +577,7 @@ impl RawWindow {
     /// Waits for accesses on streams.
     #[cold]
     #[track_caller]
-    pub(super) fn settle(&self) -> Result<()> {
+    pub(super) fn settle_enqueued(&self) -> Result<()> {
         let events = std::mem::take(&mut *self.0.enqueued.events());
         let mut events = events.into_iter();
         self.comm().core().wait_until(|| {

@@ -27,12 +27,15 @@ mod memory;
 mod offsets;
 mod raw;
 mod record;
+mod requests;
 mod symmetric;
 mod window;
 mod words;
 
 pub use accesses::target_of;
 pub use osier_engine::rma::update::Change;
+pub use osier_engine::rma::ways::Way;
 pub use raw::{Flavor, RawWindow, Updates};
+pub use requests::AccessRequest;
 pub use symmetric::{SignalOp, Symmetric, SymmetricHeap};
 pub use window::{Epoch, Locked, LockedAll, Posted, Started, Window};

@@ -25,17 +25,19 @@ use super::check::Watch;
 use super::device::{Enqueued, OnDevices};
 use super::memory::Held;
 use super::record::{Record, exchange, is_reached_by_all};
+use super::requests::Pool;
 use crate::coll::Collective;
 use crate::comm::Communicator;
 use osier_datatype::Layout;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::WithThread;
+use osier_engine::rma::ways::{WAYS, Way};
 use osier_engine::rma::{Part, Path, Place, SYNC_BYTES};
 use osier_engine::view::View;
 use osier_kernels::DeviceSlice;
-use osier_transports::RegionKey;
+use osier_transports::{RegionKey, RegionKind};
 use std::any::Any;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A part that was looked into.
@@ -88,8 +90,12 @@ pub(super) struct Inner {
     /// Parts on devices, if there are any, and accesses on streams.
     pub devices: Option<OnDevices>,
     pub enqueued: Enqueued,
+    /// Accesses that are under way behind their calls.
+    pub under_way: Pool,
     /// Epochs on all ranks that are open here.
     pub on_all: Mutex<usize>,
+    /// Accesses by way.
+    ways: [AtomicU64; WAYS],
     own: Option<Own>,
     /// This rank's attached memory, in a dynamic window.
     list: Option<Mutex<List>>,
@@ -105,6 +111,8 @@ pub struct RawWindow(pub(super) Arc<Inner>);
 struct PendingFree {
     /// This rank's accesses on streams: the barrier begins behind them.
     enqueued: Enqueued,
+    /// And those under way behind their calls.
+    under_way: Pool,
     /// A barrier, behind which nobody uses the memory.
     barrier: Option<Collective<()>>,
     memory: Option<(Own, Option<Mutex<List>>)>,
@@ -125,7 +133,7 @@ impl PendingFree {
             return true;
         }
         if self.barrier.is_none() {
-            if !self.enqueued.are_complete() {
+            if !self.enqueued.are_complete() || !self.under_way.advance(&self.comm) {
                 return false;
             }
             self.barrier = self.comm.ibarrier().ok();
@@ -145,6 +153,7 @@ impl PendingFree {
 
 impl Own {
     fn give_back(self, comm: &Communicator) -> Held {
+        Part::serve_no_more(comm.core(), self.sync.at());
         let mut lane = comm.lane().lock();
         self.keys.iter().for_each(|key| lane.unexport_window(key));
         self.data
@@ -159,6 +168,7 @@ impl Drop for Inner {
         // Invariant 1.
         let mut pending = PendingFree {
             enqueued: std::mem::take(&mut self.enqueued),
+            under_way: std::mem::take(&mut self.under_way),
             barrier: None,
             memory: Some((own, self.list.take())),
             comm: self.comm.clone(),
@@ -331,15 +341,22 @@ impl RawWindow {
             !keys.all(|key| lane.is_used_without_us(key))
         };
         let serves = serves.then(|| comm.core().with_progress_thread());
+        let (data, sync) = (&own.data, &own.sync);
+        if own.keys[0].kind == RegionKind::Process && data.bytes() > 0 {
+            // SAFETY: invariant 1; `give_back` ends it.
+            unsafe { Part::serve(comm.core(), sync.at(), data.at(), data.bytes()) };
+        }
         let watch = Watch::of(&comm);
         Ok(Self(Arc::new(Inner {
             comm,
             watch,
             devices,
             enqueued: Enqueued::default(),
+            under_way: Pool::default(),
             records: records.into(),
             known,
             on_all: Mutex::new(0),
+            ways: Default::default(),
             own: Some(own),
             list: dynamic.then(Mutex::default),
             serves,
@@ -487,6 +504,7 @@ impl RawWindow {
         let bytes = record.data.bytes as usize;
         // SAFETY: invariant 1; sync blocks are made by `make` on every rank.
         let part = unsafe { Part::new(data, sync, bytes, record.by_lock) };
+        let part = part.served_by(inner.comm.core().selection.costs());
         let is_short = inner.list.is_none() && inner.watch.is_none();
         let at = part.address().filter(|_| is_short);
         Ok(cell.get_or_init(|| Known {
@@ -523,12 +541,27 @@ impl RawWindow {
 
     /// How a rank's part is reached: `address`, `cross-memory attach`, `transport`, `messages`
     /// or `kernels`.
-    pub fn reach_of(&self, rank: usize) -> Result<&'static str> {
+    pub fn reach_of(&self, rank: usize) -> Result<Way> {
         let known = self.known(rank)?;
         match self.needs_device(rank, &[]) {
-            true => Ok("kernels"),
+            true => Ok(Way::Kernel),
             false => Ok(known.part.reach()),
         }
+    }
+
+    /// Counts an access that did not go by address.
+    #[inline]
+    pub(super) fn count(&self, way: Way) {
+        if let Some(counter) = self.0.ways.get(way as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Accesses of this rank that went some way; of those by address only those that took a
+    /// longer look.
+    pub fn count_of(&self, way: Way) -> u64 {
+        let counter = self.0.ways.get(way as usize);
+        counter.map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
     /// This rank's part, if it lies on a device.

@@ -3,11 +3,13 @@
 use super::accesses::target_of;
 use super::memory::Held;
 use super::raw::{Flavor, RawWindow, Updates};
+use super::requests::AccessRequest;
 use super::words::{value_of, word_of};
 use crate::comm::{Communicator, Group};
 use osier_datatype::{Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::update::Change;
+use osier_engine::rma::ways::Way;
 use osier_engine::rma::word::Hold;
 use osier_engine::view::on_device::DeviceBuffer;
 use osier_engine::view::{Buffer, BufferMut, RawView};
@@ -323,14 +325,21 @@ impl<T: Datatype> Window<T> {
         self.raw.own_on_device()
     }
 
-    /// How a rank's part is reached: `address`, `cross-memory attach`, `transport`, `messages`
-    /// or `kernels`.
+    /// How a rank's part is reached, whatever the rank does: short accesses to plain memory of
+    /// another process may also be made by its owner while that waits ([`Window::accesses_by`]).
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Rank`], if there is no such rank; of kind
     /// [`ErrorKind::Unavailable`], if it is not reached.
-    pub fn reach_of(&self, rank: usize) -> Result<&'static str> {
+    pub fn reach_of(&self, rank: usize) -> Result<Way> {
         self.reported(self.raw.reach_of(rank))
+    }
+
+    /// Accesses of this rank that have gone some way. Of those by address the shortest, which are
+    /// a copy or an atomic and nothing more, are not counted. `osier explain rma` tells which way
+    /// an access goes, and why.
+    pub fn accesses_by(&self, way: Way) -> u64 {
+        self.raw.count_of(way)
     }
 
     /// Copies elements of this rank's own part, from `at` on.
@@ -667,6 +676,54 @@ impl<T: Datatype> Epoch<'_, T> {
         self.may_use(rank)?;
         // SAFETY: the caller's buffer is borrowed mutably until this returns.
         unsafe { self.window.raw.get(to, rank, target) }
+    }
+
+    /// As [`Epoch::put`], which may go on behind the call where the part is reached by messages or
+    /// by the transport; elsewhere it is complete at once. The buffer is free at the return, and is
+    /// given back with the end of the access.
+    ///
+    /// Updates have no such form: they are made under a lock, and end with their call.
+    ///
+    /// # Errors
+    /// As [`Epoch::put`].
+    #[track_caller]
+    pub fn rput<B: Buffer>(&self, from: B, rank: usize, at: usize) -> Result<AccessRequest<B>> {
+        let begun = {
+            let view = from.view();
+            let elements = Self::elements(at, view.as_raw().bytes());
+            elements.and_then(|target| {
+                self.may_use(rank)?;
+                // SAFETY: the buffer is borrowed until this returns.
+                unsafe { self.window.raw.begin_put(view.as_raw(), rank, &target) }
+            })
+        };
+        let begun = self.window.reported(begun)?;
+        Ok(AccessRequest::of_put(self.window.raw.comm(), begun, from))
+    }
+
+    /// As [`Epoch::get`], which may go on behind the call as [`Epoch::rput`]. The buffer has the
+    /// elements when the request gives it back.
+    ///
+    /// # Errors
+    /// As [`Epoch::put`].
+    #[track_caller]
+    pub fn rget<B: BufferMut>(
+        &self,
+        mut to: B,
+        rank: usize,
+        at: usize,
+    ) -> Result<AccessRequest<B>> {
+        let begun = {
+            let view = to.view_mut();
+            let elements = Self::elements(at, view.as_raw().bytes());
+            elements.and_then(|target| {
+                self.may_use(rank)?;
+                // SAFETY: the buffer is borrowed mutably until this returns.
+                unsafe { self.window.raw.begin_get(view.as_raw(), rank, &target) }
+            })
+        };
+        let begun = self.window.reported(begun)?;
+        Ok(AccessRequest::of_get(self.window.raw.comm(), begun, to))
     }
 
     /// Combines elements of a rank's part, from `at` on, with those of a buffer: each becomes

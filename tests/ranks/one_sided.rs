@@ -1,7 +1,7 @@
 //! Windows: what is put is there, what is updated is exact, and what is wrong is named.
 
 use crate::support::{Random, Watchdog, fails, on_all, one_fails, pattern, simulated};
-use osier::rma::{Change, Updates, Window};
+use osier::rma::{Change, Updates, Way, Window};
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, ErrorKind, Op, Type, View, ViewMut};
 use osier_transports::sim::SimOptions;
@@ -625,15 +625,15 @@ fn the_way_to_a_part_is_told() {
         ..SimOptions::default()
     });
     for (network, way) in [
-        (Network::Shm, "address"),
-        (simulated, "transport"),
-        (of_messages(), "messages"),
+        (Network::Shm, Way::Address),
+        (simulated, Way::Transport),
+        (of_messages(), Way::Messages),
     ] {
         ranks_on(&network, 2, |comm| {
             let window = comm.window::<u8>(1).expect("a window");
             let other = 1 - comm.rank();
             assert_eq!(window.reach_of(other).expect("reached"), way);
-            assert_eq!(window.reach_of(comm.rank()).expect("reached"), "address");
+            assert_eq!(window.reach_of(comm.rank()).expect("reached"), Way::Address);
             window.free().expect("free");
         });
     }
@@ -651,5 +651,63 @@ fn windows_are_of_one_group() {
         let kind = ErrorKind::Communicator;
         fails(pair.window::<u8>(1).map(drop), kind, &["hint"]);
         fails(pair.window_of(vec![1u8]).map(drop), kind, &["hint"]);
+    });
+}
+
+/// Requests give their buffers back when the access is complete, waited for, awaited or dropped;
+/// those that are under way when their epoch ends, or is flushed, are complete behind that.
+#[test]
+fn accesses_by_request() {
+    const LEN: usize = 40_000;
+    let element = Type::of::<u64>().commit().expect("a layout");
+    on_each(2, |comm| {
+        let window = comm.window::<u64>(LEN).expect("a window");
+        let (rank, other) = (comm.rank(), 1 - comm.rank());
+        let mine: Vec<u64> = (0..LEN as u64).map(|i| i * 3 + rank as u64).collect();
+        let theirs: Vec<u64> = mine
+            .iter()
+            .map(|n| n - rank as u64 + other as u64)
+            .collect();
+        window
+            .fenced(|epoch| {
+                let first = epoch.rput(mine[..10].to_vec(), other, 0)?;
+                // Borrowed, as it is free at the return.
+                let rest = View::new(&mine, 10, &element, LEN - 10)?;
+                drop(epoch.rput(rest, other, 10)?);
+                assert_eq!(first.wait()?, mine[..10]);
+                Ok(())
+            })
+            .expect("puts");
+        assert!(window.to_vec().expect("a copy") == theirs);
+        comm.barrier().expect("all have looked");
+        let all = window.lock_all();
+        let mut request = all.rget(vec![0u64; LEN], other, 0).expect("get");
+        while !request.test() {}
+        assert!(request.wait().expect("get") == mine);
+        let awaited = comm.block_on(async {
+            let (one, two) = (
+                all.rget([0u64; 3], other, 7)?,
+                all.rget([0u64; 2], other, 0)?,
+            );
+            let two = two.await?;
+            one.await.map(|one| (one, two))
+        });
+        let (one, two) = awaited.expect("gets");
+        assert_eq!((&one[..], &two[..]), (&mine[7..10], &mine[..2]));
+        // Nobody waits for it.
+        let mut buffer = vec![0u64; LEN];
+        let view = ViewMut::new(&mut buffer, 0, &element, LEN).expect("inside");
+        std::mem::forget(all.rget(view, other, 0).expect("get"));
+        std::mem::forget(all.rput(5u64, other, 9).expect("put"));
+        all.flush(other).expect("flush");
+        let mut there = [0u64];
+        all.get(&mut there, other, 9).expect("get");
+        assert_eq!(there, [5]);
+        let late = all.rget(vec![0u64; LEN], other, 0).expect("get");
+        all.unlock().expect("unlock");
+        assert!(late.wait().expect("get")[10..] == mine[10..]);
+        let e = window.fenced(|epoch| epoch.rget(vec![0u64; 2], other, LEN - 1).map(drop));
+        fails(e, ErrorKind::WindowRange, &["bytes"]);
+        window.free().expect("free");
     });
 }

@@ -106,12 +106,22 @@ impl Rank<'_> {
                 let known = self.values[cell];
                 if self.own.below(3) == 0 {
                     let mut got = [0i64];
-                    epoch.get(&mut got, target, at)?;
+                    match self.own.below(2) {
+                        0 => epoch.get(&mut got, target, at)?,
+                        _ => got = epoch.rget(got, target, at)?.wait()?,
+                    }
                     assert_eq!(got[0], known, "seed {seed}");
                     let was = epoch.compare_and_swap(known, value, target, at)?;
                     assert_eq!(was, known, "seed {seed}");
                 } else {
-                    epoch.put(&value, target, at)?;
+                    match self.own.below(4) {
+                        0 => drop(epoch.rput(value, target, at)?.wait()?),
+                        1 => {
+                            drop(epoch.rput(value, target, at)?);
+                            epoch.flush(target)?;
+                        }
+                        _ => epoch.put(&value, target, at)?,
+                    }
                 }
                 self.values[cell] = value;
             }

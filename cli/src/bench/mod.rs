@@ -657,10 +657,12 @@ fn start(args: &Args) -> Result<ExitCode> {
         _ => {
             if matches!(args.bench, Bench::Tasks | Bench::Rma) {
                 options::check_ranks(args.bench, plan.ranks)?;
-                if args.json.is_some() || args.plot.is_some() || !args.sizes.is_empty() {
+                let writes = args.json.is_some() || args.plot.is_some();
+                if writes && args.bench == Bench::Tasks || !args.sizes.is_empty() {
                     return Err(Failure::usage(format!(
-                        "{} prints a table of its own sizes: no --json, --plot or --sizes",
-                        args.bench.name()
+                        "{} prints a table of its own sizes: no --sizes{}",
+                        args.bench.name(),
+                        if writes { ", --json or --plot" } else { "" }
                     )));
                 }
             }

@@ -25,9 +25,11 @@
 //!    readable until its message is released.
 
 use super::lane::Lane;
+use super::port::Port;
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, Result};
+use crate::exec::foreign::Foreign;
 use crate::wire;
 use osier_transports::{
     AtomicOp, Capabilities, Incoming, OneSided, RegionKey, RegionKind, Sharing, TransportError,
@@ -36,6 +38,7 @@ use osier_transports::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 
 /// An access that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +71,8 @@ struct Open {
     bytes: usize,
     by: By,
     end: Option<End>,
+    /// Of a future that waits for it.
+    waker: Option<Waker>,
 }
 
 /// Who works on an access.
@@ -99,6 +104,8 @@ pub(crate) struct Accesses {
     /// Those without an end.
     under_way: usize,
     exported: Vec<Exported>,
+    /// Of accesses that have ended.
+    woken: Vec<Waker>,
 }
 
 impl Accesses {
@@ -119,6 +126,7 @@ impl Accesses {
             bytes,
             by,
             end: None,
+            waker: None,
         };
         self.open.insert(ticket, open);
         ticket
@@ -130,6 +138,7 @@ impl Accesses {
         {
             open.end = Some(end);
             self.under_way -= 1;
+            self.woken.extend(open.waker.take());
         }
     }
 
@@ -189,6 +198,15 @@ const PREFIX_BYTES: usize = RegionKey::WIRE_BYTES + 8;
 /// Most bytes of a put or a get by one message: an owner without room for its answers keeps as
 /// many for each.
 const PIECE_BYTES: usize = 32 << 10;
+
+impl Port {
+    /// Has futures woken whose accesses have ended.
+    pub(crate) fn wake_ended_accesses(&mut self) {
+        for waker in self.accesses.woken.drain(..) {
+            self.owed.wake(Some(waker));
+        }
+    }
+}
 
 impl Lane {
     /// Exports memory of a window to all members.
@@ -507,6 +525,7 @@ impl Lane {
         *got += n;
         if *got == open.bytes {
             self.port.accesses.end(ticket, Ok(0));
+            self.port.wake_ended_accesses();
             self.port.finished = true;
         }
         true
@@ -532,6 +551,7 @@ impl Lane {
             _ => Ok(u64::from_le_bytes(value)),
         };
         self.port.accesses.end(ticket, end);
+        self.port.wake_ended_accesses();
         self.port.finished = true;
         true
     }
@@ -557,6 +577,16 @@ impl Lane {
     fn access_failed(&self, what: &str, peer: u32, bytes: usize, e: TransportError) -> Error {
         let by = self.port.links.transport(peer);
         Error::from(e).context(format_args!("{what} rank {peer} ({bytes} bytes, {by})"))
+    }
+
+    /// Wakes a future when an access ends that is under way.
+    pub fn wake_at_end(&mut self, ticket: Ticket, waker: Waker) {
+        if let Some(open) = self.port.accesses.open.get_mut(&ticket)
+            && open.end.is_none()
+        {
+            let before = open.waker.replace(waker);
+            self.port.owed.drop(before.map(Foreign::Waker));
+        }
     }
 
     /// The end of an access; none while it is under way.

@@ -18,6 +18,7 @@ use super::attached::Attached;
 use super::cell::LaneCell;
 use super::enqueued::Rung;
 use super::lane::Lane;
+use super::served::Served;
 use super::suspend;
 use crate::check::{Check, Checks, Setting};
 use crate::device::Devices;
@@ -104,6 +105,8 @@ pub struct Core {
     pub checks: Checks,
     /// What messages of devices need.
     pub devices: Arc<Devices>,
+    /// Short accesses of peers to plain memory of windows.
+    pub served: Served,
     /// A foreign launcher, which this rank notifies of its end.
     pub launcher: OnceLock<Box<dyn Launcher>>,
 }
@@ -211,6 +214,7 @@ impl Core {
             trace,
             checks: Checks::new(checks, rank, abort),
             devices: Arc::new(devices),
+            served: Served::default(),
             launcher: OnceLock::new(),
         })
     }
@@ -388,7 +392,7 @@ impl Core {
     /// True if any made progress.
     pub fn progress_all(&self) -> bool {
         self.check_deaths();
-        let mut any = false;
+        let mut any = self.served.serve();
         self.each_lane(|lane, _| {
             if let Some(mut guard) = lane.try_lock_to_help() {
                 any |= guard.progress();

@@ -60,6 +60,7 @@ impl Lane {
         }
         self.port.peers[peer as usize].dead = Some(how);
         self.port.finished |= self.port.accesses.peer_is_gone(peer, &how.to_string());
+        self.port.wake_ended_accesses();
         self.port.peers[peer as usize].blocked = true;
         self.dead_count += 1;
         self.executor.stop_graphs(Gone::of(peer, how));

@@ -34,6 +34,7 @@ pub mod port;
 mod protocols;
 pub mod receive;
 mod send;
+pub mod served;
 #[cfg(debug_assertions)]
 pub mod steps;
 pub mod suspend;

@@ -11,13 +11,16 @@
 //! Elements that no atomic fits (long ones, pairs, unaligned ones) go under the lock in both
 //! cases; an element is always one or the other.
 //!
+//! Plain memory of another process is read and written by the system; short accesses to it are
+//! made by its owner, while that waits ([`crate::progress::served`]).
+//!
 //! Each call ends when what it does can be seen by the part's owner.
 //!
 //! ```text
 //! sync block of a part, one line for each word
-//! byte 0          64                     96             128        192
-//!      lock of    words of a window      mark of an     lock of    parts that the owner
-//!      epochs     with attached memory   owner that     updates    shares the locks of
+//! byte 0          64                     96             128        192                    256
+//!      lock of    words of a window      mark of an     lock of    parts that the owner   short
+//!      epochs     with attached memory   owner that     updates    shares the locks of    access
 //!                                        sleeps
 //! ```
 //!
@@ -35,9 +38,11 @@
 //! Memory Access Programming with MPI-3 One Sided", SC 2013: locks by remote atomics, and no
 //! work of the target. Here updates of a part are by one kind of atomics for all of its ranks.
 
+pub mod pending;
 pub mod shares;
 pub mod update;
 pub mod watched;
+pub mod ways;
 pub mod word;
 
 use crate::diagnose::page::Operation;
@@ -47,17 +52,21 @@ use crate::progress::access::{Begun, Reached};
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::Lane;
+use crate::progress::served::{self, Access, REQUEST_BYTES, Request};
+use crate::protocol::cost::LinkCosts;
 use crate::view::{RawView, copy_contiguous};
 use osier_transports::{AtomicOp, RegionKey, RegionKind};
+use pending::{Pending, Pieces};
 use shares::{Left, Shares};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use update::Update;
+use ways::Way;
 use word::{Hold, Holders, Tried};
 
 /// Bytes of a sync block.
-pub const SYNC_BYTES: usize = 256;
+pub const SYNC_BYTES: usize = 256 + REQUEST_BYTES;
 /// Its alignment: two lines, which processors fetch together.
 pub const SYNC_ALIGN: usize = 128;
 /// Bytes that a copy between two layouts takes through a buffer at a time.
@@ -78,7 +87,14 @@ const MARK_AT: usize = 96;
 
 /// Byte of the sync block: which parts its owner has locked together with others ([`shares`]).
 const SHARES_AT: usize = 192;
-const _: () = assert!(SHARES_AT + 8 * shares::WORDS == SYNC_BYTES);
+const _: () = assert!(SHARES_AT + 8 * shares::WORDS == REQUEST_AT);
+
+/// Byte of the sync block: a short access that the owner is asked for ([`served`]).
+const REQUEST_AT: usize = 256;
+
+/// Looks for the answer of an owner, which a core further away gives within a third of them.
+/// Not tuned.
+const ANSWER_LOOKS: u32 = 300;
 
 /// A lock of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +140,8 @@ pub struct Part {
     bytes: usize,
     /// Elements are updated under the part's lock, by all ranks.
     by_lock: bool,
+    /// Most bytes of an access that its owner is asked for ([`Part::serve`]).
+    served_bytes: usize,
 }
 
 /// The way to a peer.
@@ -187,7 +205,7 @@ impl Path<'_> {
 
     /// The runs of a view of a region, in pieces that one access takes, with the number of
     /// packed bytes before each.
-    fn pieces(&self, key: &RegionKey, view: &RawView) -> std::vec::IntoIter<(Range<usize>, usize)> {
+    fn pieces(&self, key: &RegionKey, view: &RawView) -> Pieces {
         let most = self.lane.lock().access_bytes(self.peer, key);
         let mut pieces = Vec::new();
         each_run(view, |run, packed| {
@@ -429,7 +447,36 @@ impl Part {
             sync,
             bytes,
             by_lock,
+            served_bytes: 0,
         }
+    }
+
+    /// The same, of an owner that serves it if the costs of the link say so ([`Part::serve`]).
+    pub fn served_by(mut self, costs: &LinkCosts) -> Self {
+        let private = |key: &RegionKey| key.kind == RegionKind::Process && self.bytes > 0;
+        if matches!(&self.data, Place::Region(key) if private(key)) {
+            self.served_bytes = ways::served_bytes(costs);
+        }
+        self
+    }
+
+    /// The request of a sync block.
+    fn request(sync: *mut u8) -> *const Request {
+        sync.wrapping_add(REQUEST_AT).cast()
+    }
+
+    /// Makes short accesses to a part of this rank's plain memory while a thread of it waits.
+    ///
+    /// # Safety
+    /// The part and its sync block are there until [`Part::serve_no_more`] has returned.
+    pub unsafe fn serve(core: &Core, sync: *mut u8, at: *mut u8, bytes: usize) {
+        // SAFETY: invariant 5.
+        unsafe { core.served.add(Self::request(sync), at, bytes) };
+    }
+
+    /// Ends what [`Part::serve`] has begun for this sync block.
+    pub fn serve_no_more(core: &Core, sync: *mut u8) {
+        core.served.remove(Self::request(sync));
     }
 
     /// Other memory of the same rank, with the same sync block.
@@ -440,8 +487,92 @@ impl Part {
         Self {
             data,
             bytes,
+            served_bytes: 0,
             ..*self
         }
+    }
+
+    /// Where the bytes of an access lie, if its owner may be asked for it: few of them, one run of
+    /// the part and of the caller's memory.
+    #[inline]
+    fn may_be_served(
+        &self,
+        path: &Path<'_>,
+        view: &RawView,
+        target: &RawView,
+    ) -> Option<(u64, *mut u8)> {
+        let bytes = target.bytes();
+        let short = bytes <= self.served_bytes && bytes == view.bytes();
+        // A rank of the same core answers when this one does not run.
+        if !short || bytes == 0 || path.core.shares_cores() || path.core.on_stack() {
+            return None;
+        }
+        let (offset, at) = (target.as_contiguous()?.addr() as u64, view.as_contiguous()?);
+        path.core.served.may_ask(path.peer).then_some((offset, at))
+    }
+
+    /// Has the owner make a short access, if it answers in time.
+    ///
+    /// # Errors
+    /// The owner has ended in the middle of it.
+    #[track_caller]
+    fn ask_owner(
+        &self,
+        path: &Path<'_>,
+        access: Access,
+        words: &mut [u64; served::WORDS],
+    ) -> Result<bool> {
+        let Place::At(sync) = self.sync else {
+            return Ok(false);
+        };
+        // SAFETY: invariants 1 and 4: words of the sync block, used by atomics alone.
+        let request = unsafe { &*Self::request(sync) };
+        if !request.post(access, words) {
+            return Ok(false);
+        }
+        for _ in 0..ANSWER_LOOKS {
+            if let Some(made) = request.answer(access, words) {
+                path.core.served.asked(path.peer, made);
+                return Ok(made);
+            }
+            std::hint::spin_loop();
+        }
+        path.core.served.asked(path.peer, false);
+        match request.withdraw() {
+            true => Ok(false),
+            false => self.await_answer(path, access, words, request),
+        }
+    }
+
+    /// Waits for an owner that has begun to make an access.
+    #[cold]
+    #[track_caller]
+    fn await_answer(
+        &self,
+        path: &Path<'_>,
+        access: Access,
+        words: &mut [u64; served::WORDS],
+        request: &Request,
+    ) -> Result<bool> {
+        path.core.wait_until(|| {
+            if let Some(made) = request.answer(access, words) {
+                return Some(Ok(made));
+            }
+            let lane = path.lane.lock();
+            if lane.has_ended(path.peer) {
+                let message = format!("access to rank {}, which has ended", path.peer);
+                return Some(Err(Error::new(ErrorKind::RankDead, message)));
+            }
+            if listens() {
+                hear(Asked {
+                    peer: lane.world_rank(path.peer),
+                    context: lane.context(),
+                    bytes: access.bytes,
+                    ..Asked::of(Operation::Access)
+                });
+            }
+            None
+        })
     }
 
     /// A word of the sync block, behind those of the locks.
@@ -469,13 +600,13 @@ impl Part {
         }
     }
 
-    /// How it is reached, for reports.
-    pub fn reach(&self) -> &'static str {
+    /// How it is reached whatever its owner does.
+    pub fn reach(&self) -> Way {
         match &self.data {
-            Place::At(_) => "address",
-            Place::Region(key) if key.kind == RegionKind::Process => "cross-memory attach",
-            Place::Region(_) => "transport",
-            Place::Served(_) => "messages",
+            Place::At(_) => Way::Address,
+            Place::Region(key) if key.kind == RegionKind::Process => Way::System,
+            Place::Region(_) => Way::Transport,
+            Place::Served(_) => Way::Messages,
         }
     }
 
@@ -647,7 +778,19 @@ impl Part {
     #[inline]
     pub fn unlock(&self, path: &Path<'_>, lock: LockOf, hold: Hold) -> Result<()> {
         let apply = |op| self.apply(path, lock, op);
-        word::unlock(hold, path.own, apply, || path.wake())
+        let wake = || path.wake();
+        match (lock, self.sync) {
+            // It is never shared.
+            (LockOf::Updates, Place::At(at)) => {
+                let at = at.wrapping_add(lock.at()).cast();
+                // SAFETY: invariants 1 and 4: a word of the sync block, used by atomics alone.
+                let word = unsafe { AtomicU64::from_ptr(at) };
+                let load = || word.load(Ordering::Relaxed);
+                let store = |value| word.store(value, Ordering::Release);
+                word::unlock_alone(path.own, (load, store), apply, wake)
+            }
+            _ => word::unlock(hold, path.own, apply, wake),
+        }
     }
 
     /// Runs `f` under the lock of updates.
@@ -729,7 +872,7 @@ impl Part {
     }
 
     /// Writes the bytes of `from` to those of `target`, a view of as many whose addresses count
-    /// from the first byte of the part.
+    /// from the first byte of the part; how it went.
     ///
     /// # Errors
     /// The peer has failed, or the transport.
@@ -737,12 +880,27 @@ impl Part {
     /// # Safety
     /// Invariants 2 and 3; `from` is host memory and apart from the target.
     #[inline]
-    pub unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<()> {
+    #[track_caller]
+    pub unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<Way> {
+        if let Some((offset, at)) = self.may_be_served(path, from, target) {
+            let (mut words, bytes) = ([0; served::WORDS], target.bytes());
+            // SAFETY: invariant 3, and no more bytes than the words have.
+            unsafe { copy_contiguous(at, words.as_mut_ptr().cast(), bytes) };
+            let access = Access {
+                offset,
+                bytes: bytes as u64,
+                writes: true,
+            };
+            if self.ask_owner(path, access, &mut words)? {
+                return Ok(Way::Owner);
+            }
+        }
         // SAFETY: invariants 1 and 5.
-        unsafe { self.data.put(path, from, target) }
+        unsafe { self.data.put(path, from, target) }?;
+        Ok(self.reach())
     }
 
-    /// Reads the bytes of `target`, as [`Part::put`] has it, to those of `to`.
+    /// Reads the bytes of `target`, as [`Part::put`] has it, to those of `to`; how it went.
     ///
     /// # Errors
     /// The peer has failed, or the transport.
@@ -750,9 +908,83 @@ impl Part {
     /// # Safety
     /// Invariants 2 and 3; `to` is host memory and apart from the target.
     #[inline]
-    pub unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<()> {
+    #[track_caller]
+    pub unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<Way> {
+        if let Some((offset, at)) = self.may_be_served(path, to, target) {
+            let (mut words, bytes) = ([0; served::WORDS], target.bytes());
+            let access = Access {
+                offset,
+                bytes: bytes as u64,
+                writes: false,
+            };
+            if self.ask_owner(path, access, &mut words)? {
+                // SAFETY: invariant 3, and no more bytes than the words have.
+                unsafe { copy_contiguous(words.as_ptr().cast(), at, bytes) };
+                return Ok(Way::Owner);
+            }
+        }
         // SAFETY: invariants 1 and 5.
-        unsafe { self.data.get(path, to, target) }
+        unsafe { self.data.get(path, to, target) }?;
+        Ok(self.reach())
+    }
+
+    /// The region of a part whose accesses may be under way behind a call.
+    fn far(&self) -> Option<&RegionKey> {
+        match &self.data {
+            // A system call ends at once.
+            Place::Region(key) if key.kind == RegionKind::Process => None,
+            Place::Region(key) | Place::Served(key) => Some(key),
+            Place::At(_) => None,
+        }
+    }
+
+    /// As [`Part::put`], of a copy of the bytes: what is still under way then, if anything is.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[track_caller]
+    pub unsafe fn begin_put(
+        &self,
+        path: &Path<'_>,
+        from: &RawView,
+        target: &RawView,
+    ) -> Result<(Way, Option<Pending>)> {
+        let Some(key) = self.far() else {
+            // SAFETY: invariant 5: the caller's contract.
+            return Ok((unsafe { self.put(path, from, target) }?, None));
+        };
+        let mut bytes = vec![0u8; from.bytes()].into_boxed_slice();
+        // SAFETY: invariant 3: all bytes, and as many.
+        unsafe { from.pack(0..from.bytes(), bytes.as_mut_ptr()) };
+        let pending = Pending::new((path.peer, *key), true, path.pieces(key, target), bytes);
+        Ok((self.reach(), Some(pending)))
+    }
+
+    /// As [`Part::get`]: what is still under way then, if anything is; it has the bytes when it is
+    /// complete, and `to` has not.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[track_caller]
+    pub unsafe fn begin_get(
+        &self,
+        path: &Path<'_>,
+        to: &RawView,
+        target: &RawView,
+    ) -> Result<(Way, Option<Pending>)> {
+        let Some(key) = self.far() else {
+            // SAFETY: invariant 5: the caller's contract.
+            return Ok((unsafe { self.get(path, to, target) }?, None));
+        };
+        let bytes = vec![0u8; to.bytes()].into_boxed_slice();
+        let pending = Pending::new((path.peer, *key), false, path.pieces(key, target), bytes);
+        Ok((self.reach(), Some(pending)))
     }
 
     /// Where the part lies, if all elements of `target` are updated by atomics.
@@ -809,7 +1041,7 @@ impl Part {
         let packed = RawView::untyped(at, bytes);
         self.alone(path, || {
             // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
-            unsafe { self.data.get(path, &packed, target) }?;
+            unsafe { self.get(path, &packed, target) }?;
             if let Some(before) = before {
                 // SAFETY: invariant 5; the vector has as many bytes.
                 unsafe { std::ptr::copy_nonoverlapping(at, before, bytes) };
@@ -817,7 +1049,7 @@ impl Part {
             // SAFETY: invariant 5; the vector has as many bytes, and is ours.
             unsafe { update.packed(at, given, bytes) }?;
             // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
-            unsafe { self.data.put(path, &packed, target) }
+            unsafe { self.put(path, &packed, target) }.map(drop)
         })
     }
 
@@ -895,12 +1127,12 @@ impl Part {
         let target = RawView::untyped(std::ptr::without_provenance_mut(offset), size);
         self.alone(path, || {
             // SAFETY: invariants 1 and 2; a word of our own.
-            unsafe { self.data.get(path, &word, &target) }?;
+            unsafe { self.get(path, &word, &target) }?;
             // SAFETY: invariant 3: a word of our own, written just now.
             let there = unsafe { word.origin.cast::<u64>().read() };
             if there == expected {
                 // SAFETY: invariants 1 and 2; a word of our own.
-                unsafe { self.data.put(path, &next, &target) }?;
+                unsafe { self.put(path, &next, &target) }?;
             }
             Ok(there)
         })

@@ -40,6 +40,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (19, 0xb3d4_e14f_dd90_6edb),
     // Slots of 256 KiB in shared memory.
     (20, 0xb3d4_e14f_dd90_6edb),
+    // A short access in the sync blocks of windows.
+    (21, 0xb3d4_e14f_dd90_6edb),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

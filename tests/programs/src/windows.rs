@@ -1,6 +1,6 @@
 //! Windows between processes: `exercise windows WHAT`.
 
-use osier::rma::{Updates, Window};
+use osier::rma::{Updates, Way, Window};
 use osier::{Communicator, ErrorKind, Op};
 
 /// Runs one of the programs.
@@ -8,6 +8,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
     match what {
         ["counters", turns] => counters(comm, turns.parse().expect("a number")),
         ["reach", mapped, vector] => reach(comm, [mapped, vector]),
+        ["served"] => served(comm),
         ["killed"] => killed(comm),
         ["stopped"] => stopped(comm),
         _ => panic!("windows {what:?}?"),
@@ -60,7 +61,8 @@ fn reach(comm: &Communicator, expected: [&str; 2]) {
     let vector = comm.window_of(vec![0u64; 100]).expect("a window");
     let other = 1 - comm.rank();
     for (window, expected) in [mapped, vector].into_iter().zip(expected) {
-        assert_eq!(window.reach_of(other).expect("reached"), expected);
+        let reach = window.reach_of(other).expect("reached");
+        assert_eq!(reach.to_string(), expected);
         let mine: Vec<u64> = (0..100).map(|i| 1000 * comm.rank() as u64 + i).collect();
         let put = window.fenced(|epoch| epoch.put(&mine, other, 0));
         put.expect("put");
@@ -68,6 +70,60 @@ fn reach(comm: &Communicator, expected: [&str; 2]) {
         assert_eq!(window.to_vec().expect("a copy"), theirs);
         window.free().expect("free");
     }
+}
+
+/// Short accesses to rank 0's vector are made by it while it waits, for several origins at once;
+/// while it computes they are made without it.
+fn served(comm: &Communicator) {
+    let (rank, size) = (comm.rank(), comm.size());
+    let window = comm.window_of(vec![0u64; 16 * size]).expect("a window");
+    let go_on = comm.window::<u64>(1).expect("a window");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    comm.barrier().expect("all are here");
+    if rank == 0 {
+        for from in 1..size {
+            comm.recv(&mut [0u8; 0], from, 3).expect("alive");
+        }
+        // Without a call that serves others.
+        for from in 1..size {
+            comm.send(&[0u8; 0], from, 4).expect("alive");
+        }
+        let mut told = [0];
+        while told[0] < size as u64 - 1 {
+            go_on.read(0, &mut told).expect("inside");
+            std::hint::spin_loop();
+        }
+    } else {
+        let all = window.lock_all();
+        let mut turn = 0u64;
+        let mut exchange = || {
+            turn += 1;
+            let len = 1 + turn as usize % 14;
+            let mine: Vec<u64> = (0..len as u64).map(|i| 1000 * turn + i).collect();
+            all.put(&mine[..], 0, 16 * rank).expect("put");
+            let mut there = vec![0; len];
+            all.get(&mut there[..], 0, 16 * rank).expect("get");
+            assert_eq!(there, mine, "turn {turn}");
+        };
+        (0..2000).for_each(|_| exchange());
+        // Ranks that share cores do not ask.
+        while cores >= size && window.accesses_by(Way::Owner) < 100 {
+            exchange();
+        }
+        comm.send(&[0u8; 0], 0, 3).expect("alive");
+        comm.recv(&mut [0u8; 0], 0, 4).expect("alive");
+        let before = [Way::Owner, Way::System].map(|way| window.accesses_by(way));
+        (0..200).for_each(|_| exchange());
+        let after = [Way::Owner, Way::System].map(|way| window.accesses_by(way));
+        assert_eq!(after[0] + after[1] - before[0] - before[1], 400);
+        assert!(after[1] > before[1], "rank 0 computes");
+        all.unlock().expect("unlock");
+        let one = go_on.lock_all();
+        one.accumulate(&1u64, 0, 0, Op::Sum).expect("accumulate");
+        one.unlock().expect("unlock");
+    }
+    window.free().expect("free");
+    go_on.free().expect("free");
 }
 
 /// Rank 1 is killed with the locks of rank 0's parts: rank 2 learns it, and has them then.

@@ -230,6 +230,11 @@ const WAITS: &[Wait] = &[
     ),
     (
         "engine/src/rma/mod.rs",
+        "await_answer",
+        Ends("an owner is in the middle of a copy, or has ended"),
+    ),
+    (
+        "engine/src/rma/mod.rs",
         "await_change",
         By(&[("wait-until", "0 wait until - -")]),
     ),
@@ -245,8 +250,18 @@ const WAITS: &[Wait] = &[
     ),
     (
         "src/one_sided/device.rs",
-        "settle",
+        "settle_enqueued",
         Ends("the work of a stream ends without the peer"),
+    ),
+    (
+        "src/one_sided/requests.rs",
+        "settle",
+        Ends("an owner that computes has a thread that serves accesses"),
+    ),
+    (
+        "src/one_sided/requests.rs",
+        "wait",
+        Ends("an owner that computes has a thread that serves accesses"),
     ),
     (
         "src/comm/member.rs",

@@ -32,6 +32,16 @@ fn parts_are_reached_by_what_there_is() {
     finish(&mut job(2, &[], &what)).through(&[0, 1]).code(0);
 }
 
+/// With a core for each rank, and with more ranks than cores.
+#[test]
+fn owners_that_wait_serve_short_accesses() {
+    for ranks in [2, 4] {
+        let all: Vec<usize> = (0..ranks).collect();
+        let done = finish(&mut job(ranks, &[], &["windows", "served"]));
+        done.through(&all).code(0);
+    }
+}
+
 /// What is delayed goes by messages.
 #[test]
 fn delayed_accesses_are_messages() {

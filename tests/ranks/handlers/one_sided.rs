@@ -42,6 +42,8 @@ pub(super) fn check(comm: &Communicator, b: &Bench) {
     b.check("Epoch::put", || all.put(&two, me, 1));
     b.check("Epoch::put_as", || all.put_as(&two, me, 0, &element, 1));
     b.check("Epoch::get", || all.get(&mut two, me, 1));
+    b.check("Epoch::rput", || all.rput(two, me, 1).map(drop));
+    b.check("Epoch::rget", || all.rget(two, me, 1).map(drop));
     b.check("Epoch::get_as", || all.get_as(&mut two, me, 0, &element, 1));
     b.check("Epoch::accumulate", || all.accumulate(&two, me, 1, Op::Sum));
     b.check("Epoch::accumulate_as", || {

@@ -38,6 +38,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (19, 0xe3a5_06a4_51b7_8f27),
     // Slots of 256 KiB.
     (20, 0x30f1_88d3_ec4c_0c59),
+    // A short access in the sync blocks of windows.
+    (21, 0x30f1_88d3_ec4c_0c59),
 ];
 
 macro_rules! offsets {

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Polls in a row that find nothing before a thread polls other lanes.
 const LOOK_AROUND: u32 = 128;
+/// Polls in a row behind which a pause is short, and nothing is learned from it.
+const QUIET_POLLS: u32 = 3;
 /// Polls without result before a thread yields its core.
 const SPIN_POLLS: u32 = 800;
 /// The same where ranks share cores.
@@ -129,6 +131,11 @@ impl Core {
             if guard.progress() {
                 guard.found_after(idle);
                 idle = 0;
+                continue;
+            }
+            if self.served.serve() {
+                // More come soon.
+                idle = idle.min(QUIET_POLLS);
                 continue;
             }
             idle += 1;
@@ -551,6 +558,7 @@ impl Core {
     /// message without a posted receive (a probe).
     fn poll_all(&self) -> bool {
         let mut any = self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed);
+        any |= self.served.serve();
         self.each_lane(|lane, _| any |= self.with(lane, Lane::progress));
         any
     }

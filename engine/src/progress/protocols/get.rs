@@ -267,6 +267,7 @@ impl Get {
         while let Some((number, result)) = port.links.poll_completion() {
             any = true;
             if port.accesses.ended(number, &result) {
+                port.wake_ended_accesses();
                 port.finished = true;
                 continue;
             }
