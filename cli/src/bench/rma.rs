@@ -453,7 +453,7 @@ fn on_devices(plan: &Plan, comm: &Communicator, rows: &mut Vec<Row>) -> Result<(
 fn heading(columns: [&str; 4]) -> String {
     let [one, two, ratio, last] = columns;
     format!(
-        "{:<18}{:<16}{:>8}{one:>10}{two:>10}{ratio:>8}{last:>10}",
+        "{:<18}{:<15}{:>8}{one:>10}{two:>10}{ratio:>8}{last:>11}",
         "access", "layout", "bytes"
     )
 }
@@ -462,7 +462,7 @@ impl Row {
     /// Two times, their ratio, the third time; of devices three, and the ratio of the first to the
     /// third.
     fn line(&self) -> String {
-        let mut line = format!("{:<18}{:<16}{:>8}", self.name, self.layout, self.bytes);
+        let mut line = format!("{:<18}{:<15}{:>8}", self.name, self.layout, self.bytes);
         let time = |at: usize| self.columns.get(at).map(|(_, ns)| *ns);
         let told = |ns: Option<f64>| match ns {
             None => "-".into(),
@@ -473,10 +473,10 @@ impl Row {
         line += &format!("{:>10}{:>10}", told(one), told(two));
         match (self.name, one.zip(two), one.zip(three)) {
             ("device", _, Some((put, message))) => {
-                line += &format!("{:>8}{:>10.2}", told(three), put / message);
+                line += &format!("{:>8}{:>11.2}", told(three), put / message);
             }
             (_, Some((ours, bare)), _) => {
-                line += &format!("{:>8.2}{:>10}", ours / bare, told(three));
+                line += &format!("{:>8.2}{:>11}", ours / bare, told(three));
             }
             _ => {}
         }

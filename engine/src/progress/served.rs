@@ -8,11 +8,12 @@
 //! origin   free   -> claimed, writes what it asks for -> posted
 //! owner    posted -> taken, reads or writes its part  -> done, or refused
 //! origin   done   -> reads the bytes                  -> free
-//!          posted -> free, if no answer comes in time, and calls the system
+//!          posted -> wanted, if no answer comes in time, and calls the system
 //! ```
 //!
 //! An owner that computes answers nothing. An origin that has waited in vain asks it again only
-//! after some other accesses, twice as many each time.
+//! after some other accesses, twice as many each time. One that sleeps is woken, finds that it is
+//! wanted, and stays awake for a while.
 //!
 //! # Invariants
 //! 1. An access is made once: whoever takes it out of `posted` is its owner, which makes it, or its
@@ -50,6 +51,8 @@ const POSTED: u64 = 2;
 const TAKEN: u64 = 3;
 const DONE: u64 = 4;
 const REFUSED: u64 = 5;
+/// Free; an origin has waited in vain.
+const WANTED: u64 = 6;
 
 /// In the word of the length: the owner is to write.
 const WRITES: u64 = 1 << 63;
@@ -90,9 +93,13 @@ impl Request {
     /// Asks for an access. False: another origin has the request.
     #[inline]
     pub fn post(&self, access: Access, words: &[u64; WORDS]) -> bool {
-        let claims =
-            || (self.state).compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed);
-        if self.state.load(Ordering::Relaxed) != FREE || claims().is_err() {
+        let state = self.state.load(Ordering::Relaxed);
+        let claims = || {
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            let claimed = (self.state).compare_exchange(state, CLAIMED, order.0, order.1);
+            claimed.is_ok()
+        };
+        if !matches!(state, FREE | WANTED) || !claims() {
             return false;
         }
         let bytes = access.bytes | if access.writes { WRITES } else { 0 };
@@ -126,22 +133,26 @@ impl Request {
 
     /// Takes back what was posted. False: its owner makes it (invariant 1).
     pub fn withdraw(&self) -> bool {
-        let to = self
-            .state
-            .compare_exchange(POSTED, FREE, Ordering::Release, Ordering::Relaxed);
-        to.is_ok()
+        let order = (Ordering::Release, Ordering::Relaxed);
+        let taken = (self.state).compare_exchange(POSTED, WANTED, order.0, order.1);
+        taken.is_ok()
     }
 
     /// Makes an access that was posted, if there is one: `make` has the bytes that are to be
     /// written in the words, or writes those that it reads; it returns whether the access is sound.
     #[inline]
-    pub fn serve(&self, make: impl FnOnce(Access, &mut [u64; WORDS]) -> bool) -> Option<bool> {
-        if self.state.load(Ordering::Relaxed) != POSTED {
-            return None;
+    pub fn serve(&self, make: impl FnOnce(Access, &mut [u64; WORDS]) -> bool) -> Found {
+        let state = self.state.load(Ordering::Relaxed);
+        let takes = |to| {
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            let taken = (self.state).compare_exchange(state, to, order.0, order.1);
+            taken.is_ok()
+        };
+        match state {
+            POSTED if takes(TAKEN) => {}
+            WANTED if takes(FREE) => return Found::Wanted,
+            _ => return Found::Nothing,
         }
-        let takes =
-            (self.state).compare_exchange(POSTED, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        takes.ok()?;
         let bytes = self.bytes.load(Ordering::Relaxed);
         let access = Access {
             offset: self.offset.load(Ordering::Relaxed),
@@ -163,8 +174,20 @@ impl Request {
         }
         let end = if sound { DONE } else { REFUSED };
         self.state.store(end, Ordering::Release);
-        Some(sound)
+        if sound { Found::Made } else { Found::Refused }
     }
+}
+
+/// What an owner has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    /// An origin has waited in vain.
+    Wanted,
+    /// An access, which was made.
+    Made,
+    /// An access that is not sound.
+    Refused,
 }
 
 /// A part of this rank.
@@ -179,7 +202,7 @@ unsafe impl Send for Part {}
 
 impl Part {
     /// Makes an access of a peer.
-    fn serve(&self) -> Option<bool> {
+    fn serve(&self) -> Found {
         // SAFETY: invariant 3.
         let request = unsafe { &*self.request };
         request.serve(|access, words| {
@@ -248,7 +271,7 @@ impl Served {
         self.number.store(parts.len(), Ordering::Release);
     }
 
-    /// Makes accesses that peers ask for. True if there were any.
+    /// Makes accesses that peers ask for. True if there were any, or peers have asked in vain.
     #[inline]
     pub fn serve(&self) -> bool {
         self.number.load(Ordering::Relaxed) != 0 && self.serve_parts()
@@ -261,10 +284,13 @@ impl Served {
             return false;
         };
         let mut any = false;
-        for sound in parts.iter().filter_map(Part::serve) {
-            any = true;
-            let counter = if sound { &self.served } else { &self.refused };
-            counter.fetch_add(1, Ordering::Relaxed);
+        for found in parts.iter().map(Part::serve) {
+            any |= found != Found::Nothing;
+            match found {
+                Found::Made => self.served.fetch_add(1, Ordering::Relaxed),
+                Found::Refused => self.refused.fetch_add(1, Ordering::Relaxed),
+                Found::Nothing | Found::Wanted => continue,
+            };
         }
         any
     }
@@ -348,7 +374,11 @@ mod tests {
             assert_eq!(request.answer(outside, &mut words), Some(false));
         }
         assert!(request.post(WRITE, &words) && request.withdraw());
+        assert!(served.serve(), "it is wanted");
         assert!(!served.serve());
+        assert!(request.post(WRITE, &words) && request.withdraw());
+        assert!(request.post(WRITE, &words) && request.withdraw());
+        assert!(served.serve());
         served.remove(&raw const request);
         assert!(request.post(WRITE, &words));
         assert!(!served.serve());

@@ -539,7 +539,11 @@ impl Part {
         }
         path.core.served.asked(path.peer, false);
         match request.withdraw() {
-            true => Ok(false),
+            true => {
+                // It may sleep, and would answer the next one.
+                path.wake_peer();
+                Ok(false)
+            }
             false => self.await_answer(path, access, words, request),
         }
     }
