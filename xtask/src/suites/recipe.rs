@@ -24,12 +24,15 @@ const ALL: [Recipe; 9] = [
     Recipe {
         name: "osu",
         title: "OSU micro-benchmarks",
-        part: "point-to-point, collectives and start, answers compared (`-c`)",
+        part: "point-to-point, collectives and start, answers compared (`-c`); one-sided, each window and synchronization",
         build: "test -f Makefile || ./configure CC=mpicc CXX=mpicxx --enable-silent-rules
 make -k",
-        list: "find c/mpi/pt2pt c/mpi/collective c/mpi/startup -type f -perm -u+x -name 'osu_*' | sort",
+        list: "find c/mpi/pt2pt c/mpi/collective c/mpi/startup c/mpi/one-sided -type f -perm -u+x -name 'osu_*' | sort",
         run: "case {} in
 *startup*) mpiexec -n 2 {};;
+*one-sided*) for w in create allocate dynamic; do
+case {} in *put_bibw) all='pscw fence';; *) all='pscw fence lock lock_all flush flush_local';; esac
+for s in $all; do mpiexec -n 2 {} -w $w -s $s -i 20 -x 2 -m :65536 || exit 1; done; done;;
 *) mpiexec -n 2 {} -c -i 20 -x 2 -m :65536 > osu.out && ! grep -q Fail osu.out;;
 esac",
         ranks: "2",
