@@ -123,16 +123,14 @@ impl RawWindow {
 /// # osier::testing::ranks(2, |comm| {
 /// let window = comm.window::<u64>(100)?;
 /// let other = 1 - comm.rank();
-/// let there = window.fenced(|epoch| {
-///     let put = epoch.rput(&[7u64, 8, 9], other, 3)?;
+/// window.fenced(|epoch| {
+///     let put = epoch.rput([7u64, 8, 9], other, 3)?;
 ///     // Something else meanwhile.
-///     put.wait()?;
-///     Ok(())
+///     put.wait().map(drop)
 /// })?;
 /// let read = window.fenced(|epoch| epoch.rget(vec![0u64; 3], other, 3)?.wait())?;
 /// assert_eq!(read, [7, 8, 9]);
 /// window.free()?;
-/// # let () = there;
 /// # Ok::<(), osier::Error>(())
 /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
 /// ```
