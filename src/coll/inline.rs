@@ -112,7 +112,7 @@ impl Communicator {
         if looks.is_multiple_of(LOOKS_PER_POLL) {
             lane.progress();
         }
-        self.core().served.serve();
+        self.core().serve();
         std::hint::spin_loop();
         looks < FLAG_LOOKS
     }

@@ -215,7 +215,7 @@ impl RawWindow {
         rank: usize,
         target: &RawView,
     ) -> Result<Option<Arc<UnderWay>>> {
-        if self.needs_device(rank, &[from]) || self.is_near(rank)? {
+        if self.needs_device(rank, &[from]) {
             // SAFETY: invariant 2: the caller's contract.
             return unsafe { self.put(from, rank, target) }.map(|()| None);
         }
@@ -243,7 +243,7 @@ impl RawWindow {
         rank: usize,
         target: &RawView,
     ) -> Result<Option<Arc<UnderWay>>> {
-        if self.needs_device(rank, &[to]) || self.is_near(rank)? {
+        if self.needs_device(rank, &[to]) {
             // SAFETY: invariant 2: the caller's contract.
             return unsafe { self.get(to, rank, target) }.map(|()| None);
         }
@@ -254,12 +254,6 @@ impl RawWindow {
         self.count(way);
         self.made(begun, Does::Get, rank, target)?;
         Ok(pending.map(|pending| self.keep(pending)))
-    }
-
-    /// Whether no access to a rank's part is under way behind its call.
-    fn is_near(&self, rank: usize) -> Result<bool> {
-        let way = self.known(rank)?.part.reach();
-        Ok(matches!(way, Way::Address | Way::System))
     }
 
     /// What a change does to the elements of a target.

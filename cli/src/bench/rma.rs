@@ -387,8 +387,11 @@ fn on_devices(plan: &Plan, comm: &Communicator, rows: &mut Vec<Row>) -> Result<(
     let (gpu, first) = (own?, comm.rank() == 0);
     let (context, stream) = (gpu.stream().context().clone(), gpu.stream());
     if first {
-        println!("\n# windows on devices, ns: {}", gpu.name);
-        let headings = ["put", "get", "message", "put to it"];
+        println!(
+            "\n# windows on devices, us; ratio: put to message; {}",
+            gpu.name
+        );
+        let headings = ["put", "get", "message", "ratio"];
         println!("{}", heading(headings));
     }
     for name in ON_DEVICES {
@@ -470,15 +473,18 @@ impl Row {
             Some(ns) => format!("{ns:.1}"),
         };
         let (one, two, three) = (time(0), time(1), time(2));
+        if let ("device", Some(put), Some(get), Some(message)) = (self.name, one, two, three) {
+            let us = [put, get, message].map(|ns| match ns / 1e3 {
+                us if us >= 1e4 => format!("{us:.0}"),
+                us => format!("{us:.1}"),
+            });
+            let ratio = put / message;
+            line += &format!("{:>10}{:>10}{:>8}{ratio:>11.2}", us[0], us[1], us[2]);
+            return line;
+        }
         line += &format!("{:>10}{:>10}", told(one), told(two));
-        match (self.name, one.zip(two), one.zip(three)) {
-            ("device", _, Some((put, message))) => {
-                line += &format!("{:>8}{:>11.2}", told(three), put / message);
-            }
-            (_, Some((ours, bare)), _) => {
-                line += &format!("{:>8.2}{:>11}", ours / bare, told(three));
-            }
-            _ => {}
+        if let Some((ours, bare)) = one.zip(two) {
+            line += &format!("{:>8.2}{:>11}", ours / bare, told(three));
         }
         line
     }
@@ -488,14 +494,16 @@ impl Row {
 fn keep(plan: &Plan, rows: &[Row]) -> Result<()> {
     if let Some(file) = &plan.plot {
         let mut curves: Vec<plot::Curve> = Vec::new();
-        let drawn = |row: &&Row| matches!(row.name, "put" | "get" | "device") && row.bytes > 0;
+        let drawn = |row: &&Row| {
+            let curve = matches!(row.name, "put" | "get" | "device");
+            curve && row.layout == "contiguous" && row.bytes > 0
+        };
         for row in rows.iter().filter(drawn) {
             for (column, ns) in &row.columns {
-                let label = match (row.name, row.layout) {
-                    (name, "contiguous") => format!("{name}, {column}"),
-                    // Two sizes are no curve.
-                    ("put" | "get", _) => continue,
-                    (name, layout) => format!("{name}, {column}, {layout}"),
+                let label = match (row.name, *column) {
+                    // As that of a put.
+                    ("get", "bare") | ("device", "get") => continue,
+                    (name, column) => format!("{name}, {column}"),
                 };
                 let at = curves.iter().position(|curve| curve.label == label);
                 let at = at.unwrap_or_else(|| {

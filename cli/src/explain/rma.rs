@@ -123,9 +123,9 @@ impl Args {
 
     fn whereabouts(&self) -> String {
         let window = match self.window {
-            Of::Heap => "the shared heap",
-            Of::Vector => "a vector",
-            Of::Device => "a device",
+            Of::Heap => "in the shared heap",
+            Of::Vector => "in a vector",
+            Of::Device => "on a device",
         };
         let ranks = match self.ranks {
             Ranks::Process => "of the same process",
@@ -136,7 +136,7 @@ impl Args {
             Owner::Waits => "waits",
             Owner::Computes => "computes",
         };
-        format!("in {window}, of a rank {ranks} that {owner}")
+        format!("{window}, of a rank {ranks}, which {owner}")
     }
 }
 

@@ -392,7 +392,7 @@ impl Core {
     /// True if any made progress.
     pub fn progress_all(&self) -> bool {
         self.check_deaths();
-        let mut any = self.served.serve();
+        let mut any = self.serve();
         self.each_lane(|lane, _| {
             if let Some(mut guard) = lane.try_lock_to_help() {
                 any |= guard.progress();
@@ -400,6 +400,16 @@ impl Core {
             }
         });
         any
+    }
+
+    /// Makes short accesses to windows that peers ask for. True if there were any.
+    #[inline]
+    pub fn serve(&self) -> bool {
+        self.served.serve(|| {
+            if let JobTransport::Shm(r) = &self.transport {
+                r.count_malformed();
+            }
+        })
     }
 
     /// Runs `f` under the lane's lock.

@@ -11,15 +11,15 @@
 //!          posted -> wanted, if no answer comes in time, and calls the system
 //! ```
 //!
-//! An owner that computes answers nothing. An origin that has waited in vain asks it again only
-//! after some other accesses, twice as many each time. One that sleeps is woken, finds that it is
-//! wanted, and stays awake for a while.
+//! An owner that computes does not answer. After a timeout the origin goes the other way for a
+//! number of accesses, which doubles with each timeout (exponential backoff). An owner that sleeps
+//! is woken, finds that it is wanted, and stays awake for a while.
 //!
 //! # Invariants
-//! 1. An access is made once: whoever takes it out of `posted` is its owner, which makes it, or its
-//!    origin, which makes it another way.
+//! 1. An access is made exactly once: a compare-and-swap takes it out of `posted`, either the
+//!    owner's, which then makes it, or the origin's, which then uses the system call.
 //! 2. Words of a request are written by the origin that has claimed it, and by the owner that has
-//!    taken it. They are not trusted: what lies outside of the part is refused.
+//!    taken it. They are not trusted: what lies outside of the part is refused and counted.
 //! 3. A part and its request are there until [`Served::remove`] has returned: the contract of
 //!    [`Served::add`].
 //!
@@ -51,7 +51,7 @@ const POSTED: u64 = 2;
 const TAKEN: u64 = 3;
 const DONE: u64 = 4;
 const REFUSED: u64 = 5;
-/// Free; an origin has waited in vain.
+/// Free; an origin has timed out.
 const WANTED: u64 = 6;
 
 /// In the word of the length: the owner is to write.
@@ -59,7 +59,7 @@ const WRITES: u64 = 1 << 63;
 
 /// Peers that origins tell apart, by their numbers' lower bits.
 const PEERS: usize = 64;
-/// Accesses that go another way after the first wait in vain, and the most. Not tuned.
+/// Accesses that are not asked for after the first timeout, and the most. Not tuned.
 const FEWEST_SKIPPED: u32 = 16;
 const MOST_SKIPPED: u32 = 4096;
 
@@ -182,7 +182,7 @@ impl Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Nothing,
-    /// An origin has waited in vain.
+    /// An origin has timed out.
     Wanted,
     /// An access, which was made.
     Made,
@@ -233,11 +233,6 @@ pub struct Served {
     parts: Mutex<Vec<Part>>,
     /// By the lower bits of a peer: accesses that do not ask it, and above how many they were last.
     patience: [AtomicU32; PEERS],
-    /// Accesses that were served, and that were refused.
-    served: AtomicU64,
-    refused: AtomicU64,
-    /// Accesses of this rank that others have served.
-    answered: AtomicU64,
 }
 
 impl Default for Served {
@@ -246,9 +241,6 @@ impl Default for Served {
             number: AtomicUsize::new(0),
             parts: Mutex::default(),
             patience: std::array::from_fn(|_| AtomicU32::new(0)),
-            served: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
         }
     }
 }
@@ -271,14 +263,15 @@ impl Served {
         self.number.store(parts.len(), Ordering::Release);
     }
 
-    /// Makes accesses that peers ask for. True if there were any, or peers have asked in vain.
+    /// Makes accesses that peers ask for; `refused` is called for each that is not sound. True if
+    /// there were any, or a peer has timed out.
     #[inline]
-    pub fn serve(&self) -> bool {
-        self.number.load(Ordering::Relaxed) != 0 && self.serve_parts()
+    pub fn serve(&self, refused: impl FnMut()) -> bool {
+        self.number.load(Ordering::Relaxed) != 0 && self.serve_parts(refused)
     }
 
     #[inline(never)]
-    fn serve_parts(&self) -> bool {
+    fn serve_parts(&self, mut refused: impl FnMut()) -> bool {
         // Another thread is at it, or parts are added.
         let Ok(parts) = self.parts.try_lock() else {
             return false;
@@ -286,11 +279,9 @@ impl Served {
         let mut any = false;
         for found in parts.iter().map(Part::serve) {
             any |= found != Found::Nothing;
-            match found {
-                Found::Made => self.served.fetch_add(1, Ordering::Relaxed),
-                Found::Refused => self.refused.fetch_add(1, Ordering::Relaxed),
-                Found::Nothing | Found::Wanted => continue,
-            };
+            if found == Found::Refused {
+                refused();
+            }
         }
         any
     }
@@ -313,24 +304,18 @@ impl Served {
     pub fn asked(&self, peer: u32, answered: bool) {
         let patience = &self.patience[peer as usize % PEERS];
         if answered {
-            self.answered.fetch_add(1, Ordering::Relaxed);
             return patience.store(0, Ordering::Relaxed);
         }
         let last = patience.load(Ordering::Relaxed) >> 16;
         let skipped = (2 * last).clamp(FEWEST_SKIPPED, MOST_SKIPPED);
         patience.store(skipped << 16 | skipped, Ordering::Relaxed);
     }
-
-    /// Accesses of peers that this rank has made and that it has refused, and its own that peers
-    /// have made.
-    pub fn counts(&self) -> [u64; 3] {
-        [&self.served, &self.refused, &self.answered].map(|count| count.load(Ordering::Relaxed))
-    }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     const WRITE: Access = Access {
         offset: 8,
@@ -340,17 +325,18 @@ mod tests {
 
     #[test]
     fn accesses_are_made_inside_of_a_part() {
-        let served = Served::default();
+        let (served, refused) = (Served::default(), Cell::new(0));
+        let serve = || served.serve(|| refused.set(refused.get() + 1));
         let request = Request::default();
         let mut part = [0u8; 32];
         // SAFETY: invariant 3: both are there until `remove`.
         unsafe { served.add(&raw const request, part.as_mut_ptr(), part.len()) };
-        assert!(!served.serve());
+        assert!(!serve());
         let mut words = [7; WORDS];
         assert!(request.post(WRITE, &words));
         assert!(!request.post(WRITE, &words), "it is not free");
         assert_eq!(request.answer(WRITE, &mut words), None);
-        assert!(served.serve());
+        assert!(serve());
         assert!(!request.withdraw());
         assert_eq!(request.answer(WRITE, &mut words), Some(true));
         let reads = Access {
@@ -359,7 +345,7 @@ mod tests {
             writes: false,
         };
         assert!(request.post(reads, &words));
-        assert!(served.serve());
+        assert!(serve());
         assert_eq!(request.answer(reads, &mut words), Some(true));
         let bytes: Vec<u8> = words[..2].iter().flat_map(|w| w.to_ne_bytes()).collect();
         assert_eq!(bytes[..9], [0, 0, 0, 0, 7, 0, 0, 0, 0]);
@@ -370,19 +356,19 @@ mod tests {
                 writes: bytes % 2 == 0,
             };
             assert!(request.post(outside, &words));
-            assert!(served.serve());
+            assert!(serve());
             assert_eq!(request.answer(outside, &mut words), Some(false));
         }
         assert!(request.post(WRITE, &words) && request.withdraw());
-        assert!(served.serve(), "it is wanted");
-        assert!(!served.serve());
+        assert!(serve(), "it is wanted");
+        assert!(!serve());
         assert!(request.post(WRITE, &words) && request.withdraw());
         assert!(request.post(WRITE, &words) && request.withdraw());
-        assert!(served.serve());
+        assert!(serve());
         served.remove(&raw const request);
         assert!(request.post(WRITE, &words));
-        assert!(!served.serve());
-        assert_eq!(served.counts(), [2, 4, 0]);
+        assert!(!serve());
+        assert_eq!(refused.get(), 4);
         assert_eq!(
             part[8..24],
             [7, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]

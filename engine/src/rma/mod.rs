@@ -564,7 +564,10 @@ impl Part {
             }
             let lane = path.lane.lock();
             if lane.has_ended(path.peer) {
-                let message = format!("access to rank {}, which has ended", path.peer);
+                let message = format!(
+                    "access to rank {}, which has ended ({} bytes, shm)",
+                    path.peer, access.bytes
+                );
                 return Some(Err(Error::new(ErrorKind::RankDead, message)));
             }
             if listens() {

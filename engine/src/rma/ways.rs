@@ -93,7 +93,7 @@ pub fn candidates(memory: Memory, access: &Access, costs: &LinkCosts) -> Vec<Can
         false => Err(why),
     };
     let owner = || {
-        only(Memory::Private, "of plain memory of another process alone")?;
+        only(Memory::Private, "only for plain memory of another process")?;
         match access {
             Access { runs: 2.., .. } => Err("several runs"),
             Access { bytes, .. } if *bytes > served::MOST_BYTES => Err("too many bytes"),
@@ -119,17 +119,17 @@ pub fn candidates(memory: Memory, access: &Access, costs: &LinkCosts) -> Vec<Can
         ),
         candidate(
             Way::System,
-            only(Memory::Private, "of plain memory of another process alone"),
+            only(Memory::Private, "only for plain memory of another process"),
             Some(times * (runs * costs.attach_call_ns + n * costs.attach_ns_per_byte)),
         ),
         candidate(
             Way::Messages,
-            only(Memory::Apart, "where nothing else reaches it"),
+            only(Memory::Apart, "only where nothing else reaches it"),
             Some(times * (runs * asks + 2.0 * n * costs.copy_ns_per_byte)),
         ),
         candidate(
             Way::Kernel,
-            only(Memory::Device, "of memory of a device alone"),
+            only(Memory::Device, "only for memory of a device"),
             None,
         ),
     ];

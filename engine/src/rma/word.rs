@@ -20,7 +20,7 @@
 //! 4. Bit 62 keeps nobody out of a word without holders: one that gave up leaves it behind.
 //! 5. A word that nobody adds to, because the lock is never shared, changes while a rank holds it
 //!    by marks alone. A store that gives it back may overwrite one that was set since its holder
-//!    looked: whoever marks tries again before it sleeps, and sleeps for a bounded time.
+//!    looked: a waiter tries again between its mark and its sleep, and each sleep has a timeout.
 //!
 //! # Sources
 //! Marks for those that wait in the lock's word: U. Drepper, "Futexes Are Tricky", 2011,

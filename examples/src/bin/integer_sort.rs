@@ -42,7 +42,7 @@ fn sort(world: &Communicator, options: &Options) -> Result<u8> {
     // Even random keys do not fall into ranges of equal numbers.
     let room = options.keys.saturating_add(options.keys / 4 + 1000);
     let bytes = room.saturating_mul(size_of::<u32>()).saturating_add(4096);
-    // First: all ranks learn if there is no memory for so many.
+    // First, so that all ranks learn if the keys do not fit into memory.
     let heap = world.symmetric_heap(bytes)?;
     let first = (rank * options.keys) as u64;
     let keys: Vec<u32> = (first..first + options.keys as u64)

@@ -292,7 +292,8 @@ impl ShmRank {
         self.0.malformed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_malformed(&self) {
+    /// Counts words of a peer in shared memory that no correct peer writes.
+    pub fn count_malformed(&self) {
         self.0.malformed.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -133,7 +133,7 @@ impl Core {
                 idle = 0;
                 continue;
             }
-            if self.served.serve() {
+            if self.serve() {
                 // More come soon.
                 idle = idle.min(QUIET_POLLS);
                 continue;
@@ -558,7 +558,7 @@ impl Core {
     /// message without a posted receive (a probe).
     fn poll_all(&self) -> bool {
         let mut any = self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed);
-        any |= self.served.serve();
+        any |= self.serve();
         self.each_lane(|lane, _| any |= self.with(lane, Lane::progress));
         any
     }
