@@ -1,7 +1,8 @@
 //! Accesses to windows, and the calls that open and close their epochs.
 //!
-//! Each access is complete, at its target too, when its call returns: so are the requests of
-//! these calls.
+//! Each access is complete, at its target too, when its call returns, and so are the requests of
+//! these calls; but for short puts to plain memory of another process, which are made together
+//! where the next flush or end of an epoch is.
 
 use crate::abi::*;
 use crate::buffers::{Address, MemoryMut, elements, view, view_mut};
@@ -146,8 +147,9 @@ type Local<N> = (Address, N, Handle);
 /// The target's side: rank, displacement, count, type.
 type Remote<N> = (c_int, Aint, N, Handle);
 
+/// Writes to a target. `now`: it is complete when this returns; else with the next flush.
 #[inline]
-fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle) -> Res {
+fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle, now: bool) -> Res {
     let win = win(on)?;
     if let Some(both) = plain(win, from, to)? {
         // SAFETY: C's contract: the origin's buffer is readable; both sides are apart.
@@ -159,8 +161,13 @@ fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle) -> Res {
         return Ok(());
     };
     let from = view(from.0, from.1, from.2)?;
-    // SAFETY: C's contract: the origin's buffer is readable.
-    from.lend(|from| unsafe { win.raw.put(from.as_raw(), target.rank, &target.view) })?;
+    let (rank, target) = (target.rank, &target.view);
+    from.lend(|from| match now {
+        // SAFETY: C's contract: the origin's buffer is readable.
+        true => unsafe { win.raw.put(from.as_raw(), rank, target) },
+        // SAFETY: C's contract, as above.
+        false => unsafe { win.raw.put_later(from.as_raw(), rank, target) },
+    })?;
     Ok(())
 }
 
@@ -353,7 +360,7 @@ mpi! {
     hot fn MPI_Put, MPI_Put_c<N>(
         buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle, on: Handle
     ) on On::Win(on); {
-        write((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
+        write((buf, n, ty), (rank, disp, at_n, at_ty), on, false)?;
     }
 
     hot fn MPI_Get, MPI_Get_c<N>(
@@ -366,7 +373,7 @@ mpi! {
         buf: Address, n: N, ty: Handle, rank: c_int, disp: Aint, at_n: N, at_ty: Handle, on: Handle,
         request: *mut Handle
     ) on On::Win(on); {
-        write((buf, n, ty), (rank, disp, at_n, at_ty), on)?;
+        write((buf, n, ty), (rank, disp, at_n, at_ty), on, true)?;
         complete_request(on, request)?;
     }
 

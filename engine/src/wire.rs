@@ -92,8 +92,9 @@ kinds! {
     // Of a message in parts.
     EDGE_FIRST = 30: "0", "id, place", "0", "bytes u64, packed elements, of which more follow";
     // One-sided access by messages.
-    ACCESS = 31: "0 get, 1 put, 2 add, 3 swap, 4 compare and swap, 5 load", "access", "bytes",
-        "region key, offset u64 [, bytes or two operands u64]";
+    ACCESS = 31: "0 get, 1 put, 2 add, 3 swap, 4 compare and swap, 5 load; runs from bit 3 on",
+        "access", "bytes",
+        "region key, runs: offset u64, bytes u64 [, bytes or two operands u64]";
     ACCESS_DATA = 32: "0", "access", "0", "the next bytes of a get";
     ACCESS_DONE = 33: "1 = refused", "access", "0", "value before u64";
 }

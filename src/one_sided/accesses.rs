@@ -67,6 +67,10 @@ impl RawWindow {
         local: &[&RawView],
         target: &'t RawView,
     ) -> Result<(Part, Cow<'t, RawView>)> {
+        // What was put before comes first, although nobody may rely on that.
+        if self.0.combined.any() {
+            self.write_kept()?;
+        }
         let known = self.known(rank)?;
         let (part, target) = match &known.attached {
             Some(seen) if target.bytes() > 0 => {

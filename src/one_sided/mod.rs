@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `accesses` | accesses to parts: their checks, the short way of one run |
 //! | `attached` | memory that is attached to dynamic windows |
+//! | `combined` | short writes that are made together |
 //! | `check` | conflicting accesses: `OSIER_CHECK=windows` |
 //! | `device` | parts and buffers in the memory of devices |
 //! | `epochs` | locks, fences, post and start |
@@ -21,6 +22,7 @@
 mod accesses;
 mod attached;
 mod check;
+mod combined;
 mod device;
 mod epochs;
 mod memory;

@@ -22,6 +22,7 @@
 
 use super::attached::{List, Seen};
 use super::check::Watch;
+use super::combined::Combined;
 use super::device::{Enqueued, OnDevices};
 use super::memory::Held;
 use super::record::{Record, exchange, is_reached_by_all};
@@ -32,7 +33,7 @@ use osier_datatype::Layout;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::WithThread;
 use osier_engine::rma::ways::{WAYS, Way};
-use osier_engine::rma::{Part, Path, Place, SYNC_BYTES};
+use osier_engine::rma::{Part, Path, Place, sync_bytes};
 use osier_engine::view::View;
 use osier_kernels::DeviceSlice;
 use osier_transports::{RegionKey, RegionKind};
@@ -67,16 +68,18 @@ struct Own {
 impl Own {
     /// Exports memory, and a sync block for it.
     fn new(comm: &Communicator, data: Held) -> Result<Self> {
-        let sync = Held::zeroed(comm.core(), SYNC_BYTES)?;
-        let mut lane = comm.lane().lock();
         // SAFETY: invariant 1.
-        let data_key = unsafe { lane.export_window(data.at(), data.bytes()) }?;
-        // SAFETY: invariant 1.
-        let sync_key = unsafe { lane.export_window(sync.at(), sync.bytes()) }?;
+        let data_key = unsafe { (comm.lane().lock()).export_window(data.at(), data.bytes()) }?;
+        let sync = Held::zeroed(comm.core(), sync_bytes(&data_key)).and_then(|sync| {
+            // SAFETY: invariant 1.
+            let key = unsafe { (comm.lane().lock()).export_window(sync.at(), sync.bytes()) }?;
+            Ok((sync, key))
+        });
+        let (sync, key) = sync.inspect_err(|_| comm.lane().lock().unexport_window(&data_key))?;
         Ok(Self {
             data,
             sync,
-            keys: [data_key, sync_key],
+            keys: [data_key, key],
         })
     }
 }
@@ -92,6 +95,8 @@ pub(super) struct Inner {
     pub enqueued: Enqueued,
     /// Accesses that are under way behind their calls.
     pub under_way: Pool,
+    /// Short writes that are kept until they are flushed.
+    pub combined: Combined,
     /// Epochs on all ranks that are open here.
     pub on_all: Mutex<usize>,
     /// Accesses by way.
@@ -353,6 +358,7 @@ impl RawWindow {
             devices,
             enqueued: Enqueued::default(),
             under_way: Pool::default(),
+            combined: Combined::default(),
             records: records.into(),
             known,
             on_all: Mutex::new(0),

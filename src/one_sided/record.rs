@@ -9,7 +9,7 @@
 
 use crate::comm::Communicator;
 use osier_engine::error::{Error, ErrorKind, Result};
-use osier_engine::rma::SYNC_BYTES;
+use osier_engine::rma::sync_bytes;
 use osier_transports::RegionKey;
 
 /// What the others know of a rank's part.
@@ -55,9 +55,13 @@ impl Record {
         let &[by_lock, 1, on_device, ..] = rest else {
             return None;
         };
+        let (data, sync) = (RegionKey::from_wire(data)?, RegionKey::from_wire(sync)?);
+        if sync.bytes != sync_bytes(&data) as u64 {
+            return None;
+        }
         Some(Record {
-            data: RegionKey::from_wire(data)?,
-            sync: RegionKey::from_wire(sync).filter(|key| key.bytes == SYNC_BYTES as u64)?,
+            data,
+            sync,
             address: u64::from_le_bytes(*address),
             unit: u64::from_le_bytes(*unit),
             holder: u32::from_le_bytes(*holder),

@@ -94,13 +94,16 @@ impl RawWindow {
     /// Whether anything may be under way behind its call.
     #[inline]
     pub(super) fn has_unsettled(&self) -> bool {
-        self.0.devices.is_some() || self.0.under_way.any.load(Ordering::Acquire)
+        self.0.devices.is_some()
+            || self.0.under_way.any.load(Ordering::Acquire)
+            || self.0.combined.any()
     }
 
-    /// Waits for accesses that are under way behind their calls.
+    /// Makes writes that are kept, and waits for accesses that are under way behind their calls.
     #[cold]
     #[track_caller]
     pub(super) fn settle(&self) -> Result<()> {
+        let written = self.write_kept();
         let comm = self.comm();
         let all = std::mem::take(&mut *self.0.under_way.all());
         self.0.under_way.any.store(false, Ordering::Release);
@@ -108,7 +111,8 @@ impl RawWindow {
             let complete = all.iter().all(|one| one.advance(lane));
             complete.then_some(())
         });
-        self.settle_enqueued()
+        self.settle_enqueued()?;
+        written
     }
 }
 

@@ -20,6 +20,7 @@
 //! Communication and Computation", ISCA 1992.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Index of a member in a channel's list of members.
@@ -27,7 +28,7 @@ pub type Peer = u32;
 
 /// Version of everything that two ends say to each other. Tests compare it with the messages of
 /// lanes (`engine/src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
-pub const WIRE_VERSION: u16 = 21;
+pub const WIRE_VERSION: u16 = 22;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Capabilities {
     pub atomics: bool,
     /// A region may be exported from plain memory of the process.
     pub export_plain: bool,
+    /// Most runs of a region that one read or write takes ([`Endpoint::get_runs`]); at least 1.
+    pub runs: usize,
 }
 
 /// What a rank shares with a peer, as the transport between them knows it.
@@ -491,6 +494,17 @@ impl fmt::Display for TransportError {
 
 impl std::error::Error for TransportError {}
 
+/// Offset and bytes of the run of a transport that takes one at a time.
+fn only_run(runs: &[Range<u64>]) -> Result<(u64, usize), TransportError> {
+    match runs {
+        [run] => Ok((run.start, run.end.saturating_sub(run.start) as usize)),
+        _ => Err(TransportError::new(
+            TransportErrorKind::Invalid,
+            format!("{} runs in one access, which takes one", runs.len()),
+        )),
+    }
+}
+
 /// One member's end of a channel. Used by one thread at a time.
 pub trait Endpoint {
     /// What this endpoint can do.
@@ -592,6 +606,13 @@ pub trait Endpoint {
         false
     }
 
+    /// Whether the system reads plain memory of a peer's process, as far as is known now: all that
+    /// it says once the peer has joined.
+    fn reads_process(&self, peer: Peer) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// Reads `bytes` bytes at `offset` of a peer's region to `to`.
     ///
     /// # Safety
@@ -617,6 +638,40 @@ pub trait Endpoint {
         from: *const u8,
         bytes: usize,
     ) -> Result<OneSided, TransportError>;
+
+    /// Reads runs of a peer's region, given by their offsets, to `to`, one behind the other: at
+    /// least one of them, and at most [`Capabilities::runs`].
+    ///
+    /// # Safety
+    /// `to` is writable for the bytes of all until the operation is done.
+    unsafe fn get_runs(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        runs: &[Range<u64>],
+        to: *mut u8,
+    ) -> Result<OneSided, TransportError> {
+        let (offset, bytes) = only_run(runs)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.get(peer, key, offset, to, bytes) }
+    }
+
+    /// Writes the bytes at `from`, one behind the other, to runs of a peer's region, as
+    /// [`Endpoint::get_runs`] has them.
+    ///
+    /// # Safety
+    /// `from` is readable for the bytes of all until the operation is done.
+    unsafe fn put_runs(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        runs: &[Range<u64>],
+        from: *const u8,
+    ) -> Result<OneSided, TransportError> {
+        let (offset, bytes) = only_run(runs)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.put(peer, key, offset, from, bytes) }
+    }
 
     /// Performs an atomic on the 8 aligned bytes at `offset` of a peer's
     /// region.

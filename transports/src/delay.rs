@@ -337,6 +337,7 @@ impl<E: Endpoint, C: Fn() -> u64> Endpoint for Delayed<E, C> {
             put: false,
             atomics: false,
             export_plain: false,
+            runs: 1,
         }
     }
 

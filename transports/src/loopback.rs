@@ -273,6 +273,7 @@ impl Endpoint for Loopback {
             put: true,
             atomics: true,
             export_plain: true,
+            runs: 1,
         }
     }
 

@@ -264,6 +264,46 @@ static void about(MPI_Win win, void *base, MPI_Aint bytes, int flavor) {
     OK(MPI_Errhandler_free(&old));
 }
 
+/* Short puts to plain memory go together: none is lost, whatever comes between. */
+static void many_puts(void) {
+    enum { N = 3000 };
+    long *there = calloc(N, sizeof(long)), value, got;
+    MPI_Win win;
+    MPI_Request request;
+    OK(MPI_Win_create(there, N * sizeof(long), sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD, &win));
+    OK(MPI_Win_set_errhandler(win, MPI_ERRORS_RETURN));
+    for (int turn = 1; turn <= 3; turn++) {
+        OK(MPI_Win_fence(0, win));
+        for (int i = 0; i < N / 2; i++) {
+            value = turn * 100000 + i;
+            OK(MPI_Put(&value, 1, MPI_LONG, i % 50 ? next_rank : before, 2 * i, 1, MPI_LONG, win));
+        }
+        FAILS(MPI_Put(&value, 1, MPI_LONG, next_rank, N, 1, MPI_LONG, win), MPI_ERR_RMA_RANGE);
+        OK(MPI_Win_fence(0, win));
+        for (int i = 0; i < N / 2; i++) CHECK(there[2 * i] == turn * 100000 + i && there[2 * i + 1] == 0);
+    }
+    OK(MPI_Barrier(MPI_COMM_WORLD));
+    OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, next_rank, 0, win));
+    value = 5;
+    OK(MPI_Put(&value, 1, MPI_LONG, next_rank, 4, 1, MPI_LONG, win));
+    value = 6;
+    OK(MPI_Put(&value, 1, MPI_LONG, next_rank, 6, 1, MPI_LONG, win));
+    value = 2;
+    OK(MPI_Accumulate(&value, 1, MPI_LONG, next_rank, 6, 1, MPI_LONG, MPI_SUM, win));
+    OK(MPI_Get(&got, 1, MPI_LONG, next_rank, 4, 1, MPI_LONG, win));
+    value = 9;
+    OK(MPI_Rput(&value, 1, MPI_LONG, next_rank, 8, 1, MPI_LONG, win, &request));
+    OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    value = 1;
+    OK(MPI_Put(&value, 1, MPI_LONG, next_rank, 10, 1, MPI_LONG, win));
+    OK(MPI_Win_unlock(next_rank, win));
+    CHECK(got == 5);
+    OK(MPI_Barrier(MPI_COMM_WORLD));
+    CHECK(there[4] == 5 && there[6] == 8 && there[8] == 9 && there[10] == 1);
+    OK(MPI_Win_free(&win));
+    free(there);
+}
+
 int main(int argc, char **argv) {
     MPI_Win win;
     double *memory, plain[30];
@@ -294,6 +334,7 @@ int main(int argc, char **argv) {
     counters(MPI_COMM_WORLD);
     shared();
     attached();
+    many_puts();
 
     /* Misuse is an error, not a crash. */
     FAILS(MPI_Win_create_c(plain, -1, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &win), MPI_ERR_SIZE);

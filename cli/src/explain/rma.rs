@@ -150,6 +150,7 @@ pub fn explain(args: &Args) -> Result<()> {
     let access = Access {
         bytes: shape.bytes(),
         runs,
+        reads: args.access == Does::Get,
         updates: args.access == Does::Accumulate,
         owner_waits: args.owner == Owner::Waits,
     };

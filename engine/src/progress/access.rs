@@ -6,13 +6,13 @@
 //! ```
 //!
 //! Where the transport has no one-sided operations they are messages, which the owner of the
-//! memory serves when it polls:
+//! memory serves when it polls. A run is its offset and its bytes:
 //!
 //! ```text
-//! origin                                  owner
-//! ACCESS get, key, offset              -> ACCESS_DATA bytes, in pieces
-//! ACCESS put, key, offset, bytes       -> ACCESS_DONE
-//! ACCESS atomic, key, offset, operands -> ACCESS_DONE value before
+//! origin                               owner
+//! ACCESS get, key, runs             -> ACCESS_DATA bytes, in pieces
+//! ACCESS put, key, runs, bytes      -> ACCESS_DONE
+//! ACCESS atomic, key, run, operands -> ACCESS_DONE value before
 //! ```
 //!
 //! # Invariants
@@ -36,6 +36,7 @@ use osier_transports::{
     TransportErrorKind,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -51,6 +52,17 @@ pub enum Begun {
     Done(u64),
     /// Under way.
     Under(Ticket),
+}
+
+/// What one access to a region takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Runs; at least 1.
+    pub runs: usize,
+    /// Bytes of all together, those that name a run among them; more than these.
+    pub bytes: usize,
+    /// Bytes that name a run.
+    pub name_bytes: usize,
 }
 
 /// How this rank reaches a region of a window.
@@ -191,12 +203,17 @@ const ADD: u16 = 2;
 const SWAP: u16 = 3;
 const COMPARE_SWAP: u16 = 4;
 const LOAD: u16 = 5;
+/// Bits of the aux that say what is asked for; the number of runs is above.
+const KIND_BITS: u32 = 3;
 /// In the aux of ACCESS_DONE: the owner refuses it.
 const REFUSED: u16 = 1;
-/// Bytes in front of those of a put, or of operands.
-const PREFIX_BYTES: usize = RegionKey::WIRE_BYTES + 8;
-/// Most bytes of a put or a get by one message: an owner without room for its answers keeps as
-/// many for each.
+/// Bytes that name a run: its offset, and how many it has.
+const RUN_BYTES: usize = 16;
+/// Most runs of a message; the rest of the aux has room for more.
+const MOST_RUNS: usize = 1024;
+const _: () = assert!(MOST_RUNS <= (u16::MAX >> KIND_BITS) as usize);
+/// Most bytes of a put or a get by one message, with those that name runs: an owner without room
+/// for its answers keeps as many for each.
 const PIECE_BYTES: usize = 32 << 10;
 
 impl Port {
@@ -247,6 +264,13 @@ impl Lane {
         self.port.links.sharing(peer)
     }
 
+    /// Whether the system reads plain memory of all members' processes, as far as is known.
+    pub fn reads_processes(&mut self) -> bool {
+        let links = &mut self.port.links;
+        let own = self.port.own;
+        (0..self.port.peers.len() as u32).all(|peer| peer == own || links.reads_process(peer))
+    }
+
     /// How a region of a peer's part of a window is reached.
     pub fn reach_of(&mut self, peer: u32, key: &RegionKey) -> Reached {
         let own = peer == self.port.own;
@@ -281,14 +305,22 @@ impl Lane {
         self.port.links.capabilities().is_some_and(can)
     }
 
-    /// Most bytes of one access to a region.
-    pub fn access_bytes(&self, peer: u32, key: &RegionKey) -> usize {
-        match self.is_one_sided(key) {
-            true => usize::MAX,
-            false => {
-                let most = self.port.links.max_payload(peer);
-                most.saturating_sub(PREFIX_BYTES).clamp(1, PIECE_BYTES)
-            }
+    /// What one access to a region takes.
+    pub fn access_limits(&self, peer: u32, key: &RegionKey) -> Limits {
+        if self.is_one_sided(key) {
+            let can = self.port.links.capabilities();
+            return Limits {
+                runs: can.map_or(1, |can| can.runs),
+                bytes: usize::MAX,
+                name_bytes: 0,
+            };
+        }
+        let most = self.port.links.max_payload(peer);
+        let most = most.saturating_sub(RegionKey::WIRE_BYTES);
+        Limits {
+            runs: MOST_RUNS,
+            bytes: most.clamp(RUN_BYTES + 1, PIECE_BYTES),
+            name_bytes: RUN_BYTES,
         }
     }
 
@@ -329,54 +361,53 @@ impl Lane {
         self.port.members.clone()
     }
 
-    /// Begins to read bytes of a peer's region.
+    /// Begins to read runs of a peer's region, as many as [`Lane::access_limits`] says.
     ///
     /// # Errors
     /// The transport cannot, or the peer has ended.
     ///
     /// # Safety
-    /// `to` is writable for as many bytes until the access is complete, and nothing else uses it.
+    /// `to` is writable for the bytes of all until the access is complete, and nothing else uses
+    /// it.
     pub unsafe fn begin_get(
         &mut self,
         peer: u32,
         key: &RegionKey,
-        offset: u64,
+        runs: &[Range<u64>],
         to: *mut u8,
-        bytes: usize,
     ) -> Result<Begun> {
         if !self.is_one_sided(key) {
-            let prefix = prefix(key, offset);
-            return self.ask(peer, (GET, bytes), By::Owner(to, 0), &prefix, &[]);
+            return self.ask(peer, (GET, key), runs, By::Owner(to, 0), &[]);
         }
         // SAFETY: invariants 1 and 3: the caller's contract.
-        let begun = unsafe { self.port.links.get(peer, key, offset, to, bytes) };
-        self.begun("get from", peer, bytes, begun)
+        let begun = unsafe { self.port.links.get_runs(peer, key, runs, to) };
+        self.begun("get from", peer, bytes_of(runs), begun)
     }
 
-    /// Begins to write bytes to a peer's region.
+    /// Begins to write the bytes at `from` to runs of a peer's region.
     ///
     /// # Errors
     /// As [`Lane::begin_get`].
     ///
     /// # Safety
-    /// `from` is readable for as many bytes until the access is complete, and nobody writes them.
+    /// `from` is readable for the bytes of all until the access is complete, and nobody writes
+    /// them.
     pub unsafe fn begin_put(
         &mut self,
         peer: u32,
         key: &RegionKey,
-        offset: u64,
+        runs: &[Range<u64>],
         from: *const u8,
-        bytes: usize,
     ) -> Result<Begun> {
+        let bytes = bytes_of(runs);
         if !self.is_one_sided(key) {
-            let prefix = prefix(key, offset);
             // SAFETY: invariants 1 and 3: the caller's contract.
             let data = unsafe { std::slice::from_raw_parts(from, bytes) };
             let by = By::Owner(std::ptr::null_mut(), 0);
-            return self.ask(peer, (PUT, bytes), by, &prefix, data);
+            return self.ask(peer, (PUT, key), runs, by, data);
         }
         // SAFETY: invariants 1 and 3: the caller's contract.
-        let begun = unsafe { self.port.links.put(peer, key, offset, from, bytes) };
+        let begun = unsafe { self.port.links.put_runs(peer, key, runs, from) };
         self.begun("put to", peer, bytes, begun)
     }
 
@@ -402,13 +433,8 @@ impl Lane {
             data[..8].copy_from_slice(&operands[0].to_le_bytes());
             data[8..].copy_from_slice(&operands[1].to_le_bytes());
             let by = By::Owner(std::ptr::null_mut(), 0);
-            return self.ask(
-                peer,
-                (kind, size_of::<u64>()),
-                by,
-                &prefix(key, offset),
-                &data,
-            );
+            let word = offset..offset + size_of::<u64>() as u64;
+            return self.ask(peer, (kind, key), &[word], by, &data);
         }
         let begun = self.port.links.atomic(peer, key, offset, op);
         self.begun("atomic at", peer, size_of::<u64>(), begun)
@@ -418,19 +444,21 @@ impl Lane {
     fn ask(
         &mut self,
         peer: u32,
-        (kind, bytes): (u16, usize),
+        (kind, key): (u16, &RegionKey),
+        runs: &[Range<u64>],
         by: By,
-        prefix: &[u8; PREFIX_BYTES],
         data: &[u8],
     ) -> Result<Begun> {
+        let bytes = bytes_of(runs);
         let state = &self.port.peers[peer as usize];
         if let Some(how) = state.dead {
             let e = TransportError::new(TransportErrorKind::PeerDead, format!("it {how}"));
             return Err(self.access_failed("access to", peer, bytes, e));
         }
         let ticket = self.port.accesses.begin(peer, bytes, by);
-        let head = wire::head(wire::ACCESS, kind, ticket.0 as u32, bytes as u32);
-        self.post_kept_parts(peer, head, [prefix, data]);
+        let aux = kind | (runs.len() as u16) << KIND_BITS;
+        let head = wire::head(wire::ACCESS, aux, ticket.0 as u32, bytes as u32);
+        self.post_kept_parts(peer, head, [&named(key, runs), data]);
         Ok(Begun::Under(ticket))
     }
 
@@ -440,24 +468,7 @@ impl Lane {
         let refused = served.is_none();
         let peer = message.peer;
         match served {
-            Some(Served::Data(at)) => {
-                let most = self.port.links.max_payload(peer).max(1);
-                let bytes = bytes as usize;
-                let mut done = 0;
-                while done < bytes || bytes == 0 {
-                    let n = (bytes - done).min(most);
-                    let from = at.wrapping_add(done);
-                    let head = wire::head(wire::ACCESS_DATA, 0, ticket, 0);
-                    self.post_filled(peer, head, n, |to| {
-                        // SAFETY: invariants 3 and 4.
-                        unsafe { std::ptr::copy(from, to, n) }
-                    });
-                    done += n;
-                    if bytes == 0 {
-                        break;
-                    }
-                }
-            }
+            Some(Served::Data(runs)) => self.answer(peer, ticket, &runs, bytes as usize),
             Some(Served::Value(value)) => {
                 let head = wire::head(wire::ACCESS_DONE, 0, ticket, 0);
                 self.post_kept(peer, head, &value.to_le_bytes());
@@ -470,33 +481,87 @@ impl Lane {
         !refused
     }
 
+    /// Sends the bytes of a get, one run behind the other, in pieces.
+    fn answer(&mut self, peer: u32, ticket: u32, runs: &[Place], bytes: usize) {
+        let most = self.port.links.max_payload(peer).max(1);
+        let mut runs = runs.iter().copied();
+        // What is left of the run that was begun.
+        let mut open = (std::ptr::null_mut::<u8>(), 0);
+        let mut left = bytes;
+        loop {
+            let n = left.min(most);
+            let (mut parts, mut room) = (Vec::new(), n);
+            while room > 0 {
+                if open.1 == 0 {
+                    let Some(next) = runs.next() else { break };
+                    open = next;
+                }
+                let now = open.1.min(room);
+                parts.push((open.0, now));
+                open = (open.0.wrapping_add(now), open.1 - now);
+                room -= now;
+            }
+            let head = wire::head(wire::ACCESS_DATA, 0, ticket, 0);
+            self.post_filled(peer, head, n, |to| {
+                let mut done = 0;
+                for (from, bytes) in &parts {
+                    // SAFETY: invariants 3 and 4: inside of both.
+                    unsafe { std::ptr::copy(from.cast_const(), to.wrapping_add(done), *bytes) };
+                    done += bytes;
+                }
+            });
+            left -= n;
+            if left == 0 {
+                break;
+            }
+        }
+    }
+
     /// Does what a peer asks for, if it is for memory that it may use.
     fn serve(&mut self, message: &Incoming, bytes: u64) -> Option<Served> {
         // SAFETY: invariant 4: not released yet.
         let payload = unsafe { message.payload.to_vec() };
         let (key, rest) = payload.split_at_checked(RegionKey::WIRE_BYTES)?;
         let key = RegionKey::from_wire(key)?;
-        let (offset, data) = rest.split_first_chunk::<8>()?;
-        let at = (self.port.accesses).place(&key, u64::from_le_bytes(*offset), bytes)?;
-        match message.head.aux {
-            GET if data.is_empty() => return Some(Served::Data(at)),
+        let (kind, runs) = (
+            message.head.aux & ((1 << KIND_BITS) - 1),
+            usize::from(message.head.aux >> KIND_BITS),
+        );
+        let (runs, data) = rest.split_at_checked(runs * RUN_BYTES)?;
+        let (mut places, mut sum) = (Vec::new(), 0u64);
+        for run in runs.chunks_exact(RUN_BYTES) {
+            let (offset, n) = (number(&run[..8]), number(&run[8..]));
+            let at = (self.port.accesses).place(&key, offset, n)?;
+            sum = sum.checked_add(n)?;
+            places.push((at, usize::try_from(n).ok()?));
+        }
+        if sum != bytes {
+            return None;
+        }
+        match kind {
+            GET if data.is_empty() => return Some(Served::Data(places)),
             PUT if data.len() as u64 == bytes => {
-                // SAFETY: invariant 3, and a vector of as many bytes.
-                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len()) };
+                let mut done = 0;
+                for (at, n) in places {
+                    let from = data[done..done + n].as_ptr();
+                    // SAFETY: invariant 3, and a part of the payload.
+                    unsafe { std::ptr::copy_nonoverlapping(from, at, n) };
+                    done += n;
+                }
                 return Some(Served::Value(0));
             }
             _ => {}
         }
-        let data: &[u8; 16] = data.try_into().ok()?;
-        let (one, two) = data.split_at(8);
-        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-        let (one, two) = (number(one), number(two));
-        if bytes != 8 || !at.addr().is_multiple_of(8) {
+        let (data, [(at, 8)]): (&[u8; 16], _) = (data.try_into().ok()?, &places[..]) else {
+            return None;
+        };
+        let (one, two) = (number(&data[..8]), number(&data[8..]));
+        if !at.addr().is_multiple_of(8) {
             return None;
         }
         // SAFETY: invariant 3: aligned, and used by atomics.
         let word = unsafe { AtomicU64::from_ptr(at.cast()) };
-        Some(Served::Value(match message.head.aux {
+        Some(Served::Value(match kind {
             ADD => word.fetch_add(one, Ordering::AcqRel),
             SWAP => word.swap(one, Ordering::AcqRel),
             LOAD => word.load(Ordering::Acquire),
@@ -611,14 +676,28 @@ impl Lane {
 
 /// What serving an access has to answer.
 enum Served {
-    Data(*mut u8),
+    Data(Vec<Place>),
     Value(u64),
 }
 
+/// Bytes of this rank, and how many.
+type Place = (*mut u8, usize);
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_le_bytes)
+}
+
+fn bytes_of(runs: &[Range<u64>]) -> usize {
+    runs.iter().map(|run| (run.end - run.start) as usize).sum()
+}
+
 /// Which memory a message is about.
-fn prefix(key: &RegionKey, offset: u64) -> [u8; PREFIX_BYTES] {
-    let mut prefix = [0; PREFIX_BYTES];
-    prefix[..RegionKey::WIRE_BYTES].copy_from_slice(&key.to_wire());
-    prefix[RegionKey::WIRE_BYTES..].copy_from_slice(&offset.to_le_bytes());
-    prefix
+fn named(key: &RegionKey, runs: &[Range<u64>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(RegionKey::WIRE_BYTES + runs.len() * RUN_BYTES);
+    bytes.extend(key.to_wire());
+    for run in runs {
+        bytes.extend(run.start.to_le_bytes());
+        bytes.extend((run.end - run.start).to_le_bytes());
+    }
+    bytes
 }

@@ -298,6 +298,11 @@ impl Links {
         to_peer!(self, peer, e => e.attending(peer), none: false)
     }
 
+    /// Whether the system reads plain memory of a peer's process.
+    pub fn reads_process(&mut self, peer: Peer) -> bool {
+        to_peer!(self, peer, e => e.reads_process(peer), none: false)
+    }
+
     /// # Safety
     /// As [`Endpoint::put`].
     pub unsafe fn put(
@@ -310,6 +315,19 @@ impl Links {
     ) -> Result<OneSided, TransportError> {
         // SAFETY: invariant 1.
         to_peer!(self, peer, e => unsafe { e.put(peer, key, offset, from, bytes) }, none: Err(nobody()))
+    }
+
+    /// # Safety
+    /// As [`Endpoint::put_runs`].
+    pub unsafe fn put_runs(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        runs: &[Range<u64>],
+        from: *const u8,
+    ) -> Result<OneSided, TransportError> {
+        // SAFETY: invariant 1.
+        to_peer!(self, peer, e => unsafe { e.put_runs(peer, key, runs, from) }, none: Err(nobody()))
     }
 
     /// What this rank shares with a peer.
@@ -419,6 +437,19 @@ impl Links {
     ) -> Result<OneSided, TransportError> {
         // SAFETY: invariant 1.
         to_peer!(self, peer, e => unsafe { e.get(peer, key, offset, to, bytes) }, none: Err(nobody()))
+    }
+
+    /// # Safety
+    /// As [`Endpoint::get_runs`].
+    pub unsafe fn get_runs(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        runs: &[Range<u64>],
+        to: *mut u8,
+    ) -> Result<OneSided, TransportError> {
+        // SAFETY: invariant 1.
+        to_peer!(self, peer, e => unsafe { e.get_runs(peer, key, runs, to) }, none: Err(nobody()))
     }
 
     /// Performs an atomic on eight aligned bytes of a peer's region.

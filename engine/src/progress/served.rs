@@ -18,17 +18,21 @@
 //! # Invariants
 //! 1. An access is made exactly once: a compare-and-swap takes it out of `posted`, either the
 //!    owner's, which then makes it, or the origin's, which then uses the system call.
-//! 2. Words of a request are written by the origin that has claimed it, and by the owner that has
-//!    taken it. They are not trusted: what lies outside of the part is refused and counted.
+//! 2. A request is written by the origin that has claimed it, and by the owner that has taken it.
+//!    It is not trusted: each name is read once, and what lies outside of the part or the area is
+//!    refused and counted.
 //! 3. A part and its request are there until [`Served::remove`] has returned: the contract of
 //!    [`Served::add`].
+//! 4. The caller of an unsafe function keeps its contract.
 //!
 //! # Sources
 //! R. Gerstenberger, M. Besta, T. Hoefler, "Enabling Highly-Scalable Remote Memory Access
 //! Programming with MPI-3 One Sided", SC 2013, has no part of the target in any access; here it
 //! helps where it waits anyway.
 
+#[cfg(not(loom))]
 use crate::view::copy_contiguous;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 #[cfg(loom)]
@@ -36,12 +40,17 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Words of an access.
-pub const WORDS: usize = 13;
-/// Most bytes of one.
-pub const MOST_BYTES: usize = 8 * WORDS;
-/// Bytes of a request: two lines, which processors fetch together.
-pub const REQUEST_BYTES: usize = 128;
+/// Bytes of a request.
+pub const REQUEST_BYTES: usize = 4096;
+/// Bytes of the area in which it has what it moves: names of runs in front, if there are several.
+/// The first 96 lie in the request's first two lines, which processors fetch together.
+pub const AREA_BYTES: usize = REQUEST_BYTES - 4 * size_of::<u64>();
+/// Bytes that name a run: its offset, and how many it has.
+pub const NAME_BYTES: usize = 16;
+#[cfg(not(loom))]
+const WORDS: usize = AREA_BYTES / 8;
+#[cfg(loom)]
+const WORDS: usize = 2;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Request>() == REQUEST_BYTES);
 
@@ -59,40 +68,133 @@ const WRITES: u64 = 1 << 63;
 
 /// Peers that origins tell apart, by their numbers' lower bits.
 const PEERS: usize = 64;
-/// Accesses that are not asked for after the first timeout, and the most. Not tuned.
+/// Accesses that are not asked for after the first timeout, and the most: an owner that was woken
+/// is asked before it sleeps again. With 4096 it slept each time.
 const FEWEST_SKIPPED: u32 = 16;
-const MOST_SKIPPED: u32 = 4096;
+const MOST_SKIPPED: u32 = 256;
 
 /// A short access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
+    /// Of the first run.
     pub offset: u64,
+    /// Of all runs.
     pub bytes: u64,
+    /// Several are named in the area, the bytes follow.
+    pub runs: u64,
     /// The owner writes the bytes that come with it; else it reads them.
     pub writes: bool,
 }
 
 impl Access {
-    /// Words that its bytes take.
-    fn words(self) -> usize {
-        (self.bytes as usize).div_ceil(8).min(WORDS)
+    /// An access to runs of a part, at least one.
+    pub fn of(runs: &[Range<u64>], writes: bool) -> Self {
+        Self {
+            offset: runs.first().map_or(0, |run| run.start),
+            bytes: runs.iter().map(|run| run.end - run.start).sum(),
+            runs: runs.len() as u64,
+            writes,
+        }
+    }
+
+    /// Bytes of the area that names take.
+    fn names(self) -> usize {
+        match self.runs {
+            0 | 1 => 0,
+            runs => (runs as usize).saturating_mul(NAME_BYTES),
+        }
+    }
+
+    /// Whether the area has room for it.
+    fn fits(self) -> bool {
+        let bytes = self.names().checked_add(self.bytes as usize);
+        bytes.is_some_and(|bytes| bytes <= AREA_BYTES)
     }
 }
 
 /// An access that the owner of a part is asked for. Zeroed, it is free.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub struct Request {
     state: AtomicU64,
     offset: AtomicU64,
     bytes: AtomicU64,
-    words: [AtomicU64; WORDS],
+    runs: AtomicU64,
+    /// Used by copies, of whoever has the request.
+    area: [AtomicU64; WORDS],
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            state: zero(),
+            offset: zero(),
+            bytes: zero(),
+            runs: zero(),
+            area: std::array::from_fn(|_| zero()),
+        }
+    }
 }
 
 impl Request {
-    /// Asks for an access. False: another origin has the request.
+    /// Copies bytes to the area.
+    ///
+    /// # Safety
+    /// Invariant 2: the request is this rank's; the area has room there, and `from` as many bytes.
     #[inline]
-    pub fn post(&self, access: Access, words: &[u64; WORDS]) -> bool {
+    #[cfg(not(loom))]
+    unsafe fn fill(&self, at: usize, from: *const u8, bytes: usize) {
+        let to = (&raw const self.area).cast_mut().cast::<u8>();
+        // SAFETY: invariant 4: the caller's contract.
+        unsafe { copy_contiguous(from, to.wrapping_add(at), bytes) };
+    }
+
+    /// Copies bytes from the area.
+    ///
+    /// # Safety
+    /// As [`Request::fill`]; `to` has room.
+    #[inline]
+    #[cfg(not(loom))]
+    unsafe fn empty(&self, at: usize, to: *mut u8, bytes: usize) {
+        let from = (&raw const self.area).cast::<u8>();
+        // SAFETY: invariant 4: the caller's contract.
+        unsafe { copy_contiguous(from.wrapping_add(at), to, bytes) };
+    }
+
+    /// As above, word by word, which loom follows.
+    ///
+    /// # Safety
+    /// `from` has as many whole words.
+    #[cfg(loom)]
+    unsafe fn fill(&self, at: usize, from: *const u8, bytes: usize) {
+        for word in 0..bytes / 8 {
+            // SAFETY: invariant 4: the caller's contract.
+            let value = unsafe { from.cast::<u64>().add(word).read_unaligned() };
+            self.area[at / 8 + word].store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// As above.
+    ///
+    /// # Safety
+    /// `to` has room for as many whole words.
+    #[cfg(loom)]
+    unsafe fn empty(&self, at: usize, to: *mut u8, bytes: usize) {
+        for word in 0..bytes / 8 {
+            let value = self.area[at / 8 + word].load(Ordering::Relaxed);
+            // SAFETY: invariant 4: the caller's contract.
+            unsafe { to.cast::<u64>().add(word).write_unaligned(value) };
+        }
+    }
+
+    /// Asks for an access to runs of a part; what is written comes from `from`, one run behind the
+    /// other. False: another origin has the request.
+    ///
+    /// # Safety
+    /// The runs fit into the area with their names. If the access writes, `from` has their bytes.
+    #[inline]
+    pub unsafe fn post(&self, access: Access, runs: &[Range<u64>], from: *const u8) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         let claims = || {
             let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -105,27 +207,38 @@ impl Request {
         let bytes = access.bytes | if access.writes { WRITES } else { 0 };
         self.offset.store(access.offset, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
-        if access.writes {
-            for (to, word) in self.words.iter().zip(&words[..access.words()]) {
-                to.store(*word, Ordering::Relaxed);
+        self.runs.store(access.runs, Ordering::Relaxed);
+        if runs.len() > 1 {
+            for (at, run) in runs.iter().enumerate() {
+                let name = [run.start, run.end - run.start];
+                let from = name.as_ptr().cast();
+                // SAFETY: invariant 2: it was claimed; there is room by the caller's contract.
+                unsafe { self.fill(at * NAME_BYTES, from, NAME_BYTES) };
             }
+        }
+        if access.writes {
+            // SAFETY: invariant 2: it was claimed; there is room by the caller's contract.
+            unsafe { self.fill(access.names(), from, access.bytes as usize) };
         }
         self.state.store(POSTED, Ordering::Release);
         true
     }
 
     /// Whether the owner has made the access that was posted, or has refused it; none: neither.
-    /// What it has read is in `words`.
+    /// What it has read goes to `to`.
+    ///
+    /// # Safety
+    /// The access is the one that this rank has posted last. If it reads, `to` has room for its
+    /// bytes.
     #[inline]
-    pub fn answer(&self, access: Access, words: &mut [u64; WORDS]) -> Option<bool> {
+    pub unsafe fn answer(&self, access: Access, to: *mut u8) -> Option<bool> {
         let state = self.state.load(Ordering::Acquire);
         if state != DONE && state != REFUSED {
             return None;
         }
         if !access.writes {
-            for (word, from) in words[..access.words()].iter_mut().zip(&self.words) {
-                *word = from.load(Ordering::Relaxed);
-            }
+            // SAFETY: invariant 2: it is this rank's again; it fitted when it was posted.
+            unsafe { self.empty(access.names(), to, access.bytes as usize) };
         }
         self.state.store(FREE, Ordering::Release);
         Some(state == DONE)
@@ -138,10 +251,10 @@ impl Request {
         taken.is_ok()
     }
 
-    /// Makes an access that was posted, if there is one: `make` has the bytes that are to be
-    /// written in the words, or writes those that it reads; it returns whether the access is sound.
+    /// Makes an access that was posted, if there is one: `make` moves the bytes and returns whether
+    /// the access is sound; the area has room for it.
     #[inline]
-    pub fn serve(&self, make: impl FnOnce(Access, &mut [u64; WORDS]) -> bool) -> Found {
+    fn serve(&self, make: impl FnOnce(Access) -> bool) -> Found {
         let state = self.state.load(Ordering::Relaxed);
         let takes = |to| {
             let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -157,24 +270,21 @@ impl Request {
         let access = Access {
             offset: self.offset.load(Ordering::Relaxed),
             bytes: bytes & !WRITES,
+            runs: self.runs.load(Ordering::Relaxed),
             writes: bytes & WRITES != 0,
         };
-        let mut words = [0; WORDS];
-        let used = access.words();
-        if access.writes {
-            for (word, from) in words[..used].iter_mut().zip(&self.words) {
-                *word = from.load(Ordering::Relaxed);
-            }
-        }
-        let sound = access.bytes <= MOST_BYTES as u64 && make(access, &mut words);
-        if sound && !access.writes {
-            for (to, word) in self.words.iter().zip(&words[..used]) {
-                to.store(*word, Ordering::Relaxed);
-            }
-        }
+        let sound = access.fits() && make(access);
         let end = if sound { DONE } else { REFUSED };
         self.state.store(end, Ordering::Release);
         if sound { Found::Made } else { Found::Refused }
+    }
+
+    /// A run that is named in the area.
+    fn name(&self, at: usize) -> (u64, u64) {
+        let mut name = [0u64; 2];
+        // SAFETY: invariant 2: the owner has taken it; names fit, as was checked.
+        unsafe { self.empty(at * NAME_BYTES, name.as_mut_ptr().cast(), NAME_BYTES) };
+        (name[0], name[1])
     }
 }
 
@@ -205,23 +315,28 @@ impl Part {
     fn serve(&self) -> Found {
         // SAFETY: invariant 3.
         let request = unsafe { &*self.request };
-        request.serve(|access, words| {
-            let end = access.offset.checked_add(access.bytes);
-            if end.is_none_or(|end| end > self.bytes as u64) {
-                return false;
+        request.serve(|access| {
+            let (mut at, mut left) = (access.names(), access.bytes);
+            for run in 0..access.runs as usize {
+                let (offset, bytes) = match access.runs {
+                    1 => (access.offset, access.bytes),
+                    _ => request.name(run),
+                };
+                let end = offset.checked_add(bytes);
+                if bytes > left || end.is_none_or(|end| end > self.bytes as u64) {
+                    return false;
+                }
+                let (place, n) = (self.at.wrapping_add(offset as usize), bytes as usize);
+                match access.writes {
+                    // SAFETY: invariants 2 and 3: inside the part, and of the area.
+                    true => unsafe { request.empty(at, place, n) },
+                    // SAFETY: invariants 2 and 3: as above.
+                    false => unsafe { request.fill(at, place, n) },
+                }
+                at += n;
+                left -= bytes;
             }
-            let (at, bytes) = (
-                self.at.wrapping_add(access.offset as usize),
-                access.bytes as usize,
-            );
-            let here: *mut u8 = words.as_mut_ptr().cast();
-            let (from, to) = match access.writes {
-                true => (here, at),
-                false => (at, here),
-            };
-            // SAFETY: invariants 2 and 3: inside the part, and no more than the words have.
-            unsafe { copy_contiguous(from, to, bytes) };
-            true
+            left == 0
         })
     }
 }
@@ -317,11 +432,27 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    const WRITE: Access = Access {
-        offset: 8,
-        bytes: 16,
-        writes: true,
-    };
+    /// An access to one run.
+    fn one(run: Range<u64>, writes: bool) -> Access {
+        Access::of(std::slice::from_ref(&run), writes)
+    }
+
+    fn posts(request: &Request, access: Access, runs: &[Range<u64>], from: &[u8]) -> bool {
+        // SAFETY: invariant 4: the tests' accesses fit, and have as many bytes.
+        unsafe { request.post(access, runs, from.as_ptr()) }
+    }
+
+    fn answers(request: &Request, access: Access) -> Option<(bool, Vec<u8>)> {
+        let mut to = vec![0; AREA_BYTES];
+        // SAFETY: invariant 4: the access was posted; the vector has room for all.
+        let made = unsafe { request.answer(access, to.as_mut_ptr()) }?;
+        to.truncate(if access.writes {
+            0
+        } else {
+            access.bytes as usize
+        });
+        Some((made, to))
+    }
 
     #[test]
     fn accesses_are_made_inside_of_a_part() {
@@ -332,47 +463,100 @@ mod tests {
         // SAFETY: invariant 3: both are there until `remove`.
         unsafe { served.add(&raw const request, part.as_mut_ptr(), part.len()) };
         assert!(!serve());
-        let mut words = [7; WORDS];
-        assert!(request.post(WRITE, &words));
-        assert!(!request.post(WRITE, &words), "it is not free");
-        assert_eq!(request.answer(WRITE, &mut words), None);
+        let write = one(8..24, true);
+        let sevens = [7; 16];
+        assert!(posts(&request, write, &[], &sevens));
+        assert!(!posts(&request, write, &[], &sevens), "it is not free");
+        assert_eq!(answers(&request, write), None);
         assert!(serve());
         assert!(!request.withdraw());
-        assert_eq!(request.answer(WRITE, &mut words), Some(true));
-        let reads = Access {
-            offset: 4,
-            bytes: 9,
-            writes: false,
-        };
-        assert!(request.post(reads, &words));
+        assert_eq!(answers(&request, write), Some((true, vec![])));
+        let read = one(4..13, false);
+        assert!(posts(&request, read, &[], &[]));
         assert!(serve());
-        assert_eq!(request.answer(reads, &mut words), Some(true));
-        let bytes: Vec<u8> = words[..2].iter().flat_map(|w| w.to_ne_bytes()).collect();
-        assert_eq!(bytes[..9], [0, 0, 0, 0, 7, 0, 0, 0, 0]);
-        for (offset, bytes) in [(24, 9), (33, 0), (u64::MAX, 1), (0, 105)] {
-            let outside = Access {
-                offset,
-                bytes,
-                writes: bytes % 2 == 0,
-            };
-            assert!(request.post(outside, &words));
-            assert!(serve());
-            assert_eq!(request.answer(outside, &mut words), Some(false));
+        let there = vec![0, 0, 0, 0, 7, 7, 7, 7, 7];
+        assert_eq!(answers(&request, read), Some((true, there)));
+        for run in [24..33, 33..33, u64::MAX - 1..u64::MAX] {
+            for writes in [false, true] {
+                let outside = one(run.clone(), writes);
+                assert!(posts(&request, outside, &[], &[1; 9]));
+                assert!(serve());
+                assert!(!answers(&request, outside).unwrap().0);
+            }
         }
-        assert!(request.post(WRITE, &words) && request.withdraw());
+        assert!(posts(&request, write, &[], &sevens) && request.withdraw());
         assert!(serve(), "it is wanted");
         assert!(!serve());
-        assert!(request.post(WRITE, &words) && request.withdraw());
-        assert!(request.post(WRITE, &words) && request.withdraw());
+        assert!(posts(&request, write, &[], &sevens) && request.withdraw());
+        assert!(posts(&request, write, &[], &sevens) && request.withdraw());
         assert!(serve());
         served.remove(&raw const request);
-        assert!(request.post(WRITE, &words));
+        assert!(posts(&request, write, &[], &sevens));
         assert!(!serve());
-        assert_eq!(refused.get(), 4);
+        assert_eq!(refused.get(), 6);
+        assert_eq!(part[8..24], sevens);
+        assert!(part[..8].iter().chain(&part[24..]).all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn runs_are_named_in_the_area() {
+        let (served, refused) = (Served::default(), Cell::new(0));
+        let serve = || served.serve(|| refused.set(refused.get() + 1));
+        let request = Request::default();
+        let mut part = [0u8; 32];
+        // SAFETY: invariant 3: both are there until `remove`.
+        unsafe { served.add(&raw const request, part.as_mut_ptr(), part.len()) };
+        let runs = [20..22, 3..6, 31..32];
+        let write = Access::of(&runs, true);
+        assert!(posts(&request, write, &runs, &[1, 2, 3, 4, 5, 6]));
+        assert!(serve());
+        assert_eq!(answers(&request, write), Some((true, vec![])));
+        let read = Access::of(&runs, false);
+        assert!(posts(&request, read, &runs, &[]));
+        assert!(serve());
         assert_eq!(
-            part[8..24],
-            [7, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]
+            answers(&request, read),
+            Some((true, vec![1, 2, 3, 4, 5, 6]))
         );
+        // What no correct peer asks for.
+        let all = Access::of(&runs, false);
+        let lies = [
+            Access { bytes: 7, ..all },
+            Access { bytes: 5, ..all },
+            Access { runs: 0, ..all },
+            Access { runs: 2, ..all },
+            Access { runs: 300, ..all },
+            Access {
+                runs: u64::MAX,
+                ..all
+            },
+            Access {
+                bytes: AREA_BYTES as u64,
+                ..all
+            },
+            Access {
+                bytes: WRITES - 1,
+                ..all
+            },
+        ];
+        for lie in lies {
+            assert!(posts(&request, lie, &runs, &[]));
+            assert!(serve());
+            assert_eq!(
+                request.state.swap(FREE, Ordering::Relaxed),
+                REFUSED,
+                "{lie:?}"
+            );
+        }
+        let outside = [20..22, 30..33];
+        let read = Access::of(&outside, false);
+        assert!(posts(&request, read, &outside, &[]));
+        assert!(serve());
+        assert!(!answers(&request, read).unwrap().0);
+        assert_eq!(refused.get(), lies.len() + 1);
+        served.remove(&raw const request);
+        let written: Vec<_> = (0..32u8).filter(|at| part[usize::from(*at)] != 0).collect();
+        assert_eq!(written, [3, 4, 5, 20, 21, 31]);
     }
 
     #[test]
@@ -389,7 +573,7 @@ mod tests {
             skipped.push(n);
         }
         assert_eq!(skipped[..4], [16, 32, 64, 128]);
-        assert_eq!(skipped[11], 4096);
+        assert_eq!(skipped[11], 256);
         served.asked(3, true);
         assert!(served.may_ask(3) && served.may_ask(3));
         served.asked(3, false);
@@ -413,19 +597,18 @@ mod loom_tests {
                 .map(|number| {
                     let (request, writes) = (request.clone(), writes.clone());
                     thread::spawn(move || {
-                        let access = Access {
-                            offset: number,
-                            bytes: 8,
-                            writes: true,
-                        };
-                        let mut words = [0; WORDS];
-                        words[0] = number;
-                        if request.post(access, &words) {
+                        let run = number..number + 8;
+                        let access = Access::of(std::slice::from_ref(&run), true);
+                        let from = (&raw const number).cast();
+                        // SAFETY: invariant 4: a word, which the area has room for.
+                        if unsafe { request.post(access, &[], from) } {
                             if request.withdraw() {
                                 writes.fetch_add(1, Ordering::Relaxed);
                                 return;
                             }
-                            while request.answer(access, &mut words).is_none() {
+                            // SAFETY: invariant 4: it was posted, and reads nothing.
+                            while unsafe { request.answer(access, std::ptr::null_mut()) }.is_none()
+                            {
                                 thread::yield_now();
                             }
                         } else {
@@ -435,8 +618,11 @@ mod loom_tests {
                 })
                 .collect();
             for _ in 0..2 {
-                request.serve(|access, words| {
-                    assert_eq!(access.offset, words[0], "words of one origin");
+                request.serve(|access| {
+                    let mut number = 0u64;
+                    // SAFETY: invariant 2: it was taken; a word.
+                    unsafe { request.empty(0, (&raw mut number).cast(), 8) };
+                    assert_eq!(access.offset, number, "bytes of one origin");
                     writes.fetch_add(1, Ordering::Relaxed);
                     true
                 });
@@ -454,26 +640,26 @@ mod loom_tests {
     fn loom_bytes_are_there_with_the_answer() {
         loom::model(|| {
             let request = Arc::new(Request::default());
-            let access = Access {
-                offset: 0,
-                bytes: 16,
-                writes: false,
-            };
-            assert!(request.post(access, &[0; WORDS]));
+            let access = Access::of(std::slice::from_ref(&(0..16)), false);
+            // SAFETY: invariant 4: it writes nothing.
+            assert!(unsafe { request.post(access, &[], std::ptr::null()) });
             let owner = {
                 let request = request.clone();
                 thread::spawn(move || {
-                    request.serve(|_, words| {
-                        words[..2].copy_from_slice(&[3, 4]);
+                    request.serve(|_| {
+                        let words = [3u64, 4];
+                        // SAFETY: invariant 2: it was taken; two words.
+                        unsafe { request.fill(0, words.as_ptr().cast(), 16) };
                         true
                     })
                 })
             };
-            let mut words = [0; WORDS];
-            while request.answer(access, &mut words).is_none() {
+            let mut words = [0u64; 2];
+            // SAFETY: invariant 4: it was posted; there is room for two words.
+            while unsafe { request.answer(access, words.as_mut_ptr().cast()) }.is_none() {
                 thread::yield_now();
             }
-            assert_eq!(words[..2], [3, 4]);
+            assert_eq!(words, [3, 4]);
             owner.join().expect("no panic");
         });
     }

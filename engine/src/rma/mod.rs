@@ -11,17 +11,17 @@
 //! Elements that no atomic fits (long ones, pairs, unaligned ones) go under the lock in both
 //! cases; an element is always one or the other.
 //!
-//! Plain memory of another process is read and written by the system; short accesses to it are
-//! made by its owner, while that waits ([`crate::progress::served`]).
+//! Plain memory of another process is read and written by the system; short accesses to it, and
+//! those of many runs, are made by its owner, while that waits ([`crate::progress::served`]).
 //!
 //! Each call ends when what it does can be seen by the part's owner.
 //!
 //! ```text
 //! sync block of a part, one line for each word
 //! byte 0          64                     96             128        192                    256
-//!      lock of    words of a window      mark of an     lock of    parts that the owner   short
-//!      epochs     with attached memory   owner that     updates    shares the locks of    access
-//!                                        sleeps
+//!      lock of    words of a window      mark of an     lock of    parts that the owner   request
+//!      epochs     with attached memory   owner that     updates    shares the locks of    for plain
+//!                                        sleeps                                           memory
 //! ```
 //!
 //! # Invariants
@@ -39,6 +39,7 @@
 //! work of the target. Here updates of a part are by one kind of atomics for all of its ranks.
 
 pub mod pending;
+pub mod pieces;
 pub mod shares;
 pub mod update;
 pub mod watched;
@@ -48,7 +49,7 @@ pub mod word;
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::access::{Begun, Reached};
+use crate::progress::access::{Begun, Limits, Reached};
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::Lane;
@@ -56,7 +57,8 @@ use crate::progress::served::{self, Access, REQUEST_BYTES, Request};
 use crate::protocol::cost::LinkCosts;
 use crate::view::{RawView, copy_contiguous};
 use osier_transports::{AtomicOp, RegionKey, RegionKind};
-use pending::{Pending, Pieces};
+use pending::Pending;
+use pieces::Pieces;
 use shares::{Left, Shares};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -66,7 +68,22 @@ use ways::Way;
 use word::{Hold, Holders, Tried};
 
 /// Bytes of a sync block.
-pub const SYNC_BYTES: usize = 256 + REQUEST_BYTES;
+pub const SYNC_BYTES: usize = REQUEST_AT;
+/// Of one whose owner is asked for accesses ([`Part::serve`]).
+pub const SERVED_SYNC_BYTES: usize = REQUEST_AT + REQUEST_BYTES;
+/// Bytes of the sync block of a part with these data.
+pub fn sync_bytes(data: &RegionKey) -> usize {
+    match is_private(data) {
+        true => SERVED_SYNC_BYTES,
+        false => SYNC_BYTES,
+    }
+}
+
+/// Whether data are plain memory of a process.
+fn is_private(data: &RegionKey) -> bool {
+    data.kind == RegionKind::Process && data.bytes > 0
+}
+
 /// Its alignment: two lines, which processors fetch together.
 pub const SYNC_ALIGN: usize = 128;
 /// Bytes that a copy between two layouts takes through a buffer at a time.
@@ -89,8 +106,15 @@ const MARK_AT: usize = 96;
 const SHARES_AT: usize = 192;
 const _: () = assert!(SHARES_AT + 8 * shares::WORDS == REQUEST_AT);
 
-/// Byte of the sync block: a short access that the owner is asked for ([`served`]).
+/// Byte of the sync block: an access that the owner is asked for ([`served`]).
 const REQUEST_AT: usize = 256;
+
+/// What a request has room for.
+pub const SERVED_LIMITS: Limits = Limits {
+    runs: served::AREA_BYTES / served::NAME_BYTES,
+    bytes: served::AREA_BYTES,
+    name_bytes: served::NAME_BYTES,
+};
 
 /// Looks for the answer of an owner, which a core further away gives within a third of them.
 /// Not tuned.
@@ -140,7 +164,7 @@ pub struct Part {
     bytes: usize,
     /// Elements are updated under the part's lock, by all ranks.
     by_lock: bool,
-    /// Most bytes of an access that its owner is asked for ([`Part::serve`]).
+    /// Most bytes of one run that its owner is asked for ([`Part::serve`]); 0: it is not.
     served_bytes: usize,
 }
 
@@ -203,20 +227,10 @@ impl Path<'_> {
         }
     }
 
-    /// The runs of a view of a region, in pieces that one access takes, with the number of
-    /// packed bytes before each.
+    /// The runs of a view of a region, in pieces that one access takes.
     fn pieces(&self, key: &RegionKey, view: &RawView) -> Pieces {
-        let most = self.lane.lock().access_bytes(self.peer, key);
-        let mut pieces = Vec::new();
-        each_run(view, |run, packed| {
-            let mut at = run.start;
-            while at < run.end {
-                let end = run.end.min(at.saturating_add(most));
-                pieces.push((at..end, packed + at - run.start));
-                at = end;
-            }
-        });
-        pieces.into_iter()
+        let limits = self.lane.lock().access_limits(self.peer, key);
+        Pieces::of(view, limits)
     }
 
     /// Wakes ranks that wait for a lock.
@@ -304,81 +318,50 @@ impl Place {
         let word = unsafe { AtomicU64::from_ptr(at.cast()) };
         Ok(op.apply(word))
     }
+}
 
-    /// Writes the bytes of `from` to those of `target`, a view of as many whose addresses count
-    /// from the first byte of this place.
-    ///
-    /// # Errors
-    /// As [`Place::atomic`].
-    ///
-    /// # Safety
-    /// Invariants 1 to 3; `from` is host memory and apart from the target.
-    unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<()> {
-        let key = match self {
-            Place::At(at) => {
-                // SAFETY: invariants 1 to 3 and 5.
-                unsafe { copy(from, &placed(target, *at)) };
-                return Ok(());
-            }
-            Place::Region(key) | Place::Served(key) => key,
-        };
-        let mut packed = Vec::new();
-        let at = match from.as_contiguous() {
-            Some(at) => at.cast_const(),
-            None => {
-                packed.resize(from.bytes(), 0);
-                // SAFETY: invariant 3: all bytes, and a vector of as many.
-                unsafe { from.pack(0..from.bytes(), packed.as_mut_ptr()) };
-                packed.as_ptr()
-            }
-        };
-        let mut pieces = path.pieces(key, target);
-        path.each(|lane| {
-            let (run, packed) = pieces.next()?;
-            let (offset, from) = (run.start as u64, at.wrapping_add(packed));
-            // SAFETY: invariant 3: a part of the bytes, until all accesses are complete.
-            Some(unsafe { lane.begin_put(path.peer, key, offset, from, run.len()) })
-        })?;
-        Ok(())
-    }
+/// Writes the bytes at `from` to pieces of a region.
+///
+/// # Errors
+/// As [`Place::atomic`].
+///
+/// # Safety
+/// Invariants 1 to 3.
+unsafe fn put_pieces(
+    path: &Path<'_>,
+    key: &RegionKey,
+    pieces: &mut Pieces,
+    from: *const u8,
+) -> Result<()> {
+    path.each(|lane| {
+        let (runs, packed) = pieces.next_access()?;
+        let from = from.wrapping_add(packed);
+        // SAFETY: invariant 3: a part of the bytes, until all accesses are complete.
+        Some(unsafe { lane.begin_put(path.peer, key, runs, from) })
+    })?;
+    Ok(())
+}
 
-    /// Reads the bytes of `target`, as [`Place::put`] has it, to those of `to`.
-    ///
-    /// # Errors
-    /// As [`Place::atomic`].
-    ///
-    /// # Safety
-    /// Invariants 1 to 3; `to` is host memory and apart from the target.
-    unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<()> {
-        let key = match self {
-            Place::At(at) => {
-                // SAFETY: invariants 1 to 3 and 5.
-                unsafe { copy(&placed(target, *at), to) };
-                return Ok(());
-            }
-            Place::Region(key) | Place::Served(key) => key,
-        };
-        let mut packed = Vec::new();
-        let at = match to.as_contiguous() {
-            Some(at) => at,
-            None => {
-                packed.resize(to.bytes(), 0);
-                packed.as_mut_ptr()
-            }
-        };
-        let mut pieces = path.pieces(key, target);
-        path.each(|lane| {
-            let (run, packed) = pieces.next()?;
-            let (offset, to) = (run.start as u64, at.wrapping_add(packed));
-            // SAFETY: invariant 3: a part of the bytes, until all accesses are complete.
-            Some(unsafe { lane.begin_get(path.peer, key, offset, to, run.len()) })
-        })?;
-        if !packed.is_empty() {
-            // SAFETY: invariant 3: all bytes, from a vector of as many.
-            unsafe { to.unpack(0..to.bytes(), packed.as_ptr()) };
-        }
-        Ok(())
-    }
+/// Reads pieces of a region.
+///
+/// # Errors
+/// As [`Place::atomic`].
+///
+/// # Safety
+/// As [`put_pieces`].
+unsafe fn get_pieces(
+    path: &Path<'_>,
+    key: &RegionKey,
+    pieces: &mut Pieces,
+    to: *mut u8,
+) -> Result<()> {
+    path.each(|lane| {
+        let (runs, packed) = pieces.next_access()?;
+        let to = to.wrapping_add(packed);
+        // SAFETY: invariant 3: a part of the bytes, until all accesses are complete.
+        Some(unsafe { lane.begin_get(path.peer, key, runs, to) })
+    })?;
+    Ok(())
 }
 
 /// An atomic on a region that is not reached by address.
@@ -440,7 +423,8 @@ impl Part {
     ///
     /// # Safety
     /// Invariant 1, as long as the value or a copy of it is used. The sync block has
-    /// [`SYNC_BYTES`] bytes, aligned to [`SYNC_ALIGN`], and is zeroed before any rank uses it.
+    /// [`SYNC_BYTES`] bytes, aligned to [`SYNC_ALIGN`], and is zeroed before any rank uses it;
+    /// [`SERVED_SYNC_BYTES`], if the data are plain memory of a process.
     pub unsafe fn new(data: Place, sync: Place, bytes: usize, by_lock: bool) -> Self {
         Self {
             data,
@@ -453,11 +437,15 @@ impl Part {
 
     /// The same, of an owner that serves it if the costs of the link say so ([`Part::serve`]).
     pub fn served_by(mut self, costs: &LinkCosts) -> Self {
-        let private = |key: &RegionKey| key.kind == RegionKind::Process && self.bytes > 0;
-        if matches!(&self.data, Place::Region(key) if private(key)) {
+        if matches!(&self.data, Place::Region(key) if is_private(key)) {
             self.served_bytes = ways::served_bytes(costs);
         }
         self
+    }
+
+    /// Whether its owner is asked for short accesses.
+    pub fn is_served(&self) -> bool {
+        self.served_bytes != 0
     }
 
     /// The request of a sync block.
@@ -492,46 +480,73 @@ impl Part {
         }
     }
 
-    /// Where the bytes of an access lie, if its owner may be asked for it: few of them, one run of
-    /// the part and of the caller's memory.
+    /// Whether the owner may be asked for an access now.
     #[inline]
-    fn may_be_served(
+    fn may_ask(&self, path: &Path<'_>) -> bool {
+        // A rank of the same core answers when this one does not run.
+        self.served_bytes != 0
+            && !path.core.shares_cores()
+            && !path.core.on_stack()
+            && path.core.served.may_ask(path.peer)
+    }
+
+    /// The run of a target that its owner is asked for, and where its bytes lie here: few, one run
+    /// on both sides.
+    #[inline]
+    fn short_run(
         &self,
         path: &Path<'_>,
         view: &RawView,
         target: &RawView,
-    ) -> Option<(u64, *mut u8)> {
+    ) -> Option<(Range<u64>, *mut u8)> {
         let bytes = target.bytes();
-        let short = bytes <= self.served_bytes && bytes == view.bytes();
-        // A rank of the same core answers when this one does not run.
-        if !short || bytes == 0 || path.core.shares_cores() || path.core.on_stack() {
+        if bytes > self.served_bytes || bytes != view.bytes() || bytes == 0 {
             return None;
         }
-        let (offset, at) = (target.as_contiguous()?.addr() as u64, view.as_contiguous()?);
-        path.core.served.may_ask(path.peer).then_some((offset, at))
+        let (start, at) = (target.as_contiguous()?.addr() as u64, view.as_contiguous()?);
+        let run = start..start + bytes as u64;
+        self.may_ask(path).then_some((run, at))
     }
 
-    /// Has the owner make a short access, if it answers in time.
+    /// Pieces of an access of several runs that its owner is asked for.
+    fn served_pieces(&self, path: &Path<'_>, target: &RawView, reads: bool) -> Option<Pieces> {
+        if self.served_bytes == 0 || target.as_contiguous().is_some() {
+            return None;
+        }
+        let pieces = Pieces::of(target, SERVED_LIMITS);
+        let costs = path.core.selection.costs();
+        let asks = ways::asks_owner(target.bytes(), pieces.runs(), reads, costs);
+        (asks && self.may_ask(path)).then_some(pieces)
+    }
+
+    /// Has the owner make an access to runs of its part, if it answers in time.
     ///
     /// # Errors
     /// The owner has ended in the middle of it.
+    ///
+    /// # Safety
+    /// Invariants 2 and 3: as many bytes here, which the area of a request has room for.
     #[track_caller]
-    fn ask_owner(
+    unsafe fn ask_owner(
         &self,
         path: &Path<'_>,
-        access: Access,
-        words: &mut [u64; served::WORDS],
+        runs: &[Range<u64>],
+        writes: bool,
+        here: *mut u8,
     ) -> Result<bool> {
         let Place::At(sync) = self.sync else {
             return Ok(false);
         };
-        // SAFETY: invariants 1 and 4: words of the sync block, used by atomics alone.
+        let access = Access::of(runs, writes);
+        // SAFETY: invariants 1 and 4: the request of the sync block.
         let request = unsafe { &*Self::request(sync) };
-        if !request.post(access, words) {
+        // SAFETY: invariant 5: the caller's contract.
+        if !unsafe { request.post(access, runs, here) } {
             return Ok(false);
         }
         for _ in 0..ANSWER_LOOKS {
-            if let Some(made) = request.answer(access, words) {
+            // SAFETY: invariant 5: posted just now, and there is room for what it reads.
+            if let Some(made) = unsafe { request.answer(access, here) } {
                 path.core.served.asked(path.peer, made);
                 return Ok(made);
             }
@@ -544,22 +559,27 @@ impl Part {
                 path.wake_peer();
                 Ok(false)
             }
-            false => self.await_answer(path, access, words, request),
+            // SAFETY: invariant 5: the caller's contract.
+            false => unsafe { self.await_answer(path, access, here, request) },
         }
     }
 
     /// Waits for an owner that has begun to make an access.
+    ///
+    /// # Safety
+    /// The access was posted, and there is room for what it reads.
     #[cold]
     #[track_caller]
-    fn await_answer(
+    unsafe fn await_answer(
         &self,
         path: &Path<'_>,
         access: Access,
-        words: &mut [u64; served::WORDS],
+        here: *mut u8,
         request: &Request,
     ) -> Result<bool> {
         path.core.wait_until(|| {
-            if let Some(made) = request.answer(access, words) {
+            // SAFETY: invariant 5: the caller's contract.
+            if let Some(made) = unsafe { request.answer(access, here) } {
                 return Some(Ok(made));
             }
             let lane = path.lane.lock();
@@ -889,22 +909,107 @@ impl Part {
     #[inline]
     #[track_caller]
     pub unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<Way> {
-        if let Some((offset, at)) = self.may_be_served(path, from, target) {
-            let (mut words, bytes) = ([0; served::WORDS], target.bytes());
-            // SAFETY: invariant 3, and no more bytes than the words have.
-            unsafe { copy_contiguous(at, words.as_mut_ptr().cast(), bytes) };
-            let access = Access {
-                offset,
-                bytes: bytes as u64,
-                writes: true,
-            };
-            if self.ask_owner(path, access, &mut words)? {
+        if let Some((run, at)) = self.short_run(path, from, target) {
+            // SAFETY: invariants 2 and 3: no more bytes than a request has.
+            if unsafe { self.ask_owner(path, &[run], true, at) }? {
                 return Ok(Way::Owner);
             }
         }
-        // SAFETY: invariants 1 and 5.
-        unsafe { self.data.put(path, from, target) }?;
-        Ok(self.reach())
+        let key = match &self.data {
+            Place::At(at) => {
+                // SAFETY: invariants 1 to 3 and 5.
+                unsafe { copy(from, &placed(target, *at)) };
+                return Ok(Way::Address);
+            }
+            Place::Region(key) | Place::Served(key) => key,
+        };
+        let mut packed = Vec::new();
+        let at = match from.as_contiguous() {
+            Some(at) => at.cast_const(),
+            None => {
+                packed.resize(from.bytes(), 0);
+                // SAFETY: invariant 3: all bytes, and a vector of as many.
+                unsafe { from.pack(0..from.bytes(), packed.as_mut_ptr()) };
+                packed.as_ptr()
+            }
+        };
+        match self.served_pieces(path, target, false) {
+            // SAFETY: invariants 1 to 3.
+            Some(mut pieces) => unsafe { self.put_by_owner(path, key, &mut pieces, at) },
+            None => {
+                // SAFETY: invariants 1 to 3.
+                unsafe { put_pieces(path, key, &mut path.pieces(key, target), at) }?;
+                Ok(self.reach())
+            }
+        }
+    }
+
+    /// As [`Part::put`], of the bytes at `from` to runs of the part, none longer than
+    /// [`SERVED_LIMITS`] has room for.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[track_caller]
+    pub unsafe fn put_runs(
+        &self,
+        path: &Path<'_>,
+        runs: Vec<Range<u64>>,
+        from: *const u8,
+    ) -> Result<Way> {
+        let (Place::Region(key) | Place::Served(key)) = &self.data else {
+            let mut at = from;
+            for run in runs {
+                let bytes = (run.end - run.start) as usize;
+                let target =
+                    RawView::untyped(std::ptr::without_provenance_mut(run.start as usize), bytes);
+                // SAFETY: invariant 5: a part of the bytes.
+                unsafe { self.put(path, &RawView::untyped(at.cast_mut(), bytes), &target) }?;
+                at = at.wrapping_add(bytes);
+            }
+            return Ok(self.reach());
+        };
+        let mut pieces = Pieces::of_runs(runs, SERVED_LIMITS);
+        match self.may_ask(path) {
+            // SAFETY: invariant 5: the caller's contract.
+            true => unsafe { self.put_by_owner(path, key, &mut pieces, from) },
+            false => {
+                pieces.otherwise(path.lane.lock().access_limits(path.peer, key));
+                // SAFETY: invariant 5: the caller's contract.
+                unsafe { put_pieces(path, key, &mut pieces, from) }?;
+                Ok(self.reach())
+            }
+        }
+    }
+
+    /// Has the owner write pieces as long as it answers; the others go the other way.
+    ///
+    /// # Errors
+    /// As [`Part::put`].
+    ///
+    /// # Safety
+    /// As there.
+    #[track_caller]
+    unsafe fn put_by_owner(
+        &self,
+        path: &Path<'_>,
+        key: &RegionKey,
+        pieces: &mut Pieces,
+        from: *const u8,
+    ) -> Result<Way> {
+        while let Some((runs, packed)) = pieces.next_access() {
+            let at = from.wrapping_add(packed).cast_mut();
+            // SAFETY: invariants 2 and 3: no more bytes than a request has.
+            if !unsafe { self.ask_owner(path, runs, true, at) }? {
+                pieces.otherwise(path.lane.lock().access_limits(path.peer, key));
+                // SAFETY: invariants 1 to 3.
+                unsafe { put_pieces(path, key, pieces, from) }?;
+                return Ok(self.reach());
+            }
+        }
+        Ok(Way::Owner)
     }
 
     /// Reads the bytes of `target`, as [`Part::put`] has it, to those of `to`; how it went.
@@ -917,22 +1022,45 @@ impl Part {
     #[inline]
     #[track_caller]
     pub unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<Way> {
-        if let Some((offset, at)) = self.may_be_served(path, to, target) {
-            let (mut words, bytes) = ([0; served::WORDS], target.bytes());
-            let access = Access {
-                offset,
-                bytes: bytes as u64,
-                writes: false,
-            };
-            if self.ask_owner(path, access, &mut words)? {
-                // SAFETY: invariant 3, and no more bytes than the words have.
-                unsafe { copy_contiguous(words.as_ptr().cast(), at, bytes) };
+        if let Some((run, at)) = self.short_run(path, to, target) {
+            // SAFETY: invariants 2 and 3: no more bytes than a request has.
+            if unsafe { self.ask_owner(path, &[run], false, at) }? {
                 return Ok(Way::Owner);
             }
         }
-        // SAFETY: invariants 1 and 5.
-        unsafe { self.data.get(path, to, target) }?;
-        Ok(self.reach())
+        let key = match &self.data {
+            Place::At(at) => {
+                // SAFETY: invariants 1 to 3 and 5.
+                unsafe { copy(&placed(target, *at), to) };
+                return Ok(Way::Address);
+            }
+            Place::Region(key) | Place::Served(key) => key,
+        };
+        let mut packed = Vec::new();
+        let at = match to.as_contiguous() {
+            Some(at) => at,
+            None => {
+                packed.resize(to.bytes(), 0);
+                packed.as_mut_ptr()
+            }
+        };
+        let mut way = self.reach();
+        // One request, if it is asked for at all.
+        let mut pieces = self.served_pieces(path, target, true);
+        if let Some((runs, _)) = pieces.as_mut().and_then(Pieces::next_access)
+            // SAFETY: invariants 2 and 3: no more bytes than a request has.
+            && unsafe { self.ask_owner(path, runs, false, at) }?
+        {
+            way = Way::Owner;
+        } else {
+            // SAFETY: invariants 1 to 3.
+            unsafe { get_pieces(path, key, &mut path.pieces(key, target), at) }?;
+        }
+        if !packed.is_empty() {
+            // SAFETY: invariant 3: all bytes, from a vector of as many.
+            unsafe { to.unpack(0..to.bytes(), packed.as_ptr()) };
+        }
+        Ok(way)
     }
 
     /// The region of a part whose accesses may be under way behind a call.

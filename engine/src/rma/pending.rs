@@ -6,17 +6,14 @@
 //!    are never given back while one is under way.
 
 use super::MOST_UNDER_WAY;
+use super::pieces::Pieces;
 use crate::error::{Error, Result};
 use crate::progress::access::{Begun, Ticket};
 use crate::progress::lane::Lane;
 use osier_transports::RegionKey;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::task::Waker;
-
-/// Runs of a region that are written or read, with the number of packed bytes before each.
-pub(super) type Pieces = std::vec::IntoIter<(Range<usize>, usize)>;
 
 /// What a call has begun.
 #[derive(Debug)]
@@ -63,26 +60,22 @@ impl Pending {
             });
         while self.failed.is_none()
             && self.under_way.len() < MOST_UNDER_WAY
-            && let Some((run, packed)) = self.pieces.next()
+            && let Some((runs, packed)) = self.pieces.next_access()
         {
-            match self.begin(lane, &run, packed) {
+            let at = self.bytes.as_mut_ptr().wrapping_add(packed);
+            let begun = match self.puts {
+                // SAFETY: invariant 1: a part of the bytes.
+                true => unsafe { lane.begin_put(self.peer, &self.key, runs, at) },
+                // SAFETY: invariant 1: a part of the bytes, which no other access writes.
+                false => unsafe { lane.begin_get(self.peer, &self.key, runs, at) },
+            };
+            match begun {
                 Ok(Begun::Done(_)) => {}
                 Ok(Begun::Under(ticket)) => self.under_way.push_back(ticket),
                 Err(e) => self.failed = Some(e),
             }
         }
         self.under_way.is_empty()
-    }
-
-    fn begin(&mut self, lane: &mut Lane, run: &Range<usize>, packed: usize) -> Result<Begun> {
-        let at = self.bytes.as_mut_ptr().wrapping_add(packed);
-        let (offset, bytes) = (run.start as u64, run.len());
-        match self.puts {
-            // SAFETY: invariant 1: a part of the bytes.
-            true => unsafe { lane.begin_put(self.peer, &self.key, offset, at, bytes) },
-            // SAFETY: invariant 1: a part of the bytes, which no other access writes.
-            false => unsafe { lane.begin_get(self.peer, &self.key, offset, at, bytes) },
-        }
     }
 
     /// Wakes a future when something of it ends.

@@ -1,5 +1,6 @@
 //! Windows between processes: `exercise windows WHAT`.
 
+use osier::datatype::Type;
 use osier::rma::{Updates, Way, Window};
 use osier::{Communicator, ErrorKind, Op};
 
@@ -9,6 +10,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
         ["counters", turns] => counters(comm, turns.parse().expect("a number")),
         ["reach", mapped, vector] => reach(comm, [mapped, vector]),
         ["served"] => served(comm),
+        ["gaps"] => gaps(comm),
         ["killed"] => killed(comm),
         ["stopped"] => stopped(comm),
         _ => panic!("windows {what:?}?"),
@@ -121,6 +123,72 @@ fn served(comm: &Communicator) {
         let one = go_on.lock_all();
         one.accumulate(&1u64, 0, 0, Op::Sum).expect("accumulate");
         one.unlock().expect("unlock");
+    }
+    window.free().expect("free");
+    go_on.free().expect("free");
+}
+
+/// Layouts with gaps in plain memory of a rank that computes, and of one that waits: of one request
+/// and of many, of short and of long runs. What lies between stays as it is.
+fn gaps(comm: &Communicator) {
+    const LEN: usize = 1 << 15;
+    let rank = comm.rank();
+    let window = comm.window_of(vec![7u64; LEN]).expect("a window");
+    let go_on = comm.window::<u64>(1).expect("a window");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    comm.barrier().expect("all are here");
+    if rank == 0 {
+        // Without a call that serves others, at first.
+        let mut told = [0];
+        while told[0] == 0 {
+            go_on.read(0, &mut told).expect("inside");
+            std::hint::spin_loop();
+        }
+        comm.recv(&mut [0u8; 0], 1, 3).expect("alive");
+    } else {
+        let mut model = vec![7u64; LEN];
+        let mut turn = 0u64;
+        let epoch = window.lock(0).expect("a lock");
+        let mut exchange = |(count, block, stride): (usize, usize, usize)| {
+            turn += 1;
+            let layout = Type::vector(count, block, stride as isize, &Type::of::<u64>());
+            let layout = layout.and_then(|ty| ty.commit()).expect("a layout");
+            let at = 32 * (turn as usize % 16);
+            let mine: Vec<u64> = (0..count * block).map(|i| turn << 32 | i as u64).collect();
+            epoch.put_as(&mine, 0, at, &layout, 1).expect("put");
+            for (i, value) in mine.iter().enumerate() {
+                model[at + i / block * stride + i % block] = *value;
+            }
+            let mut there = vec![0; mine.len()];
+            epoch.get_as(&mut there, 0, at, &layout, 1).expect("get");
+            assert_eq!(there, mine, "{count} blocks of {block}, stride {stride}");
+            let all = 1 + (count - 1) * stride;
+            let mut there = vec![0; all];
+            epoch.get(&mut there, 0, at).expect("get");
+            assert_eq!(there, model[at..at + all]);
+        };
+        let shapes = [
+            (3, 1, 32),
+            (100, 1, 32),
+            (1000, 1, 32),
+            (1000, 8, 32),
+            (500, 1, 64),
+            (40, 1, 800),
+            (3, 1000, 8192),
+            (20, 700, 1600),
+        ];
+        shapes.into_iter().for_each(&mut exchange);
+        let before = window.accesses_by(Way::Owner);
+        let one = go_on.lock_all();
+        one.accumulate(&1u64, 0, 0, Op::Sum).expect("accumulate");
+        one.unlock().expect("unlock");
+        shapes.into_iter().for_each(&mut exchange);
+        // Ranks that share cores do not ask.
+        while cores >= 2 && window.accesses_by(Way::Owner) < before + 20 {
+            shapes.into_iter().for_each(&mut exchange);
+        }
+        epoch.unlock().expect("unlock");
+        comm.send(&[0u8; 0], 0, 3).expect("alive");
     }
     window.free().expect("free");
     go_on.free().expect("free");

@@ -42,6 +42,12 @@ fn owners_that_wait_serve_short_accesses() {
     }
 }
 
+#[test]
+fn layouts_with_gaps_go_to_plain_memory() {
+    let done = finish(&mut job(2, &[], &["windows", "gaps"]));
+    done.through(&[0, 1]).code(0);
+}
+
 /// What is delayed goes by messages.
 #[test]
 fn delayed_accesses_are_messages() {
@@ -68,6 +74,26 @@ fn locks_of_a_killed_rank_are_released() {
     let options = ["--on-death", "report"];
     let done = finish(&mut job(3, &options, &["windows", "killed"]));
     done.through(&[0, 2]);
+}
+
+/// Where no device reaches another all goes through pinned memory.
+#[test]
+fn parts_on_devices_that_are_not_linked_are_used_by_the_host() {
+    if !emulated() {
+        return;
+    }
+    for (ranks, each) in [(2, "1"), (4, "2")] {
+        let all: Vec<usize> = (0..ranks).collect();
+        let options = ["--emulate-gpus", "2", "--ranks-per-process", each];
+        let what = match each {
+            "1" => &["device-windows"][..],
+            _ => &["run", "device-windows"],
+        };
+        let mut command = job(ranks, &options, what);
+        finish(command.env("OSIER_EMULATED_LINKS", "none"))
+            .through(&all)
+            .code(0);
+    }
 }
 
 /// Of one device and of two, processes and threads.

@@ -853,6 +853,38 @@ impl ShmEndpoint {
         }
     }
 
+    /// The first byte of a region that only the system reaches, in its process, if runs of it lie
+    /// inside; `None`: it is reached otherwise, or not at all.
+    fn remote(
+        &self,
+        peer: Peer,
+        key: &RegionKey,
+        runs: &[Range<u64>],
+    ) -> Result<Option<u64>, TransportError> {
+        if let Some(run) = runs
+            .iter()
+            .find(|run| run.start > run.end || run.end > key.bytes)
+        {
+            let bytes = run.end.saturating_sub(run.start);
+            return Err(outside(key, run.start, bytes));
+        }
+        if key.kind != RegionKind::Process || self.here(peer) {
+            return Ok(None);
+        }
+        self.check_owner(peer, key)?;
+        Ok(Some(key.base))
+    }
+
+    /// Notes that the system copies between processes no more, if that is the error.
+    fn perhaps_refused(&self, e: &TransportError) {
+        if matches!(
+            e.kind(),
+            TransportErrorKind::Permission | TransportErrorKind::Unavailable
+        ) {
+            self.rank.refuse_cma();
+        }
+    }
+
     /// The number of a peer's process, if it is one here.
     fn process(&self, peer: Peer) -> Option<u32> {
         let (pid, namespace) = self.process_of(peer)?;
@@ -924,6 +956,7 @@ impl Endpoint for ShmEndpoint {
             put: true,
             atomics: true,
             export_plain: !self.rank.cma_refused(),
+            runs: cma::MOST_RUNS,
         }
     }
 
@@ -1143,6 +1176,11 @@ impl Endpoint for ShmEndpoint {
         control.attending.load(Ordering::Relaxed) != 0
     }
 
+    fn reads_process(&self, peer: Peer) -> bool {
+        let process = self.process(peer);
+        process.is_some_and(|pid| pid == self.rank.pid() || cma::permits(pid))
+    }
+
     unsafe fn get(
         &mut self,
         peer: Peer,
@@ -1166,13 +1204,8 @@ impl Endpoint for ShmEndpoint {
         }
         self.check_owner(peer, key)?;
         // SAFETY: invariant 5, for `to`.
-        unsafe { cma::read(key.owner, key.base + offset, to, bytes) }.inspect_err(|e| {
-            if e.kind() == TransportErrorKind::Permission
-                || e.kind() == TransportErrorKind::Unavailable
-            {
-                self.rank.refuse_cma();
-            }
-        })?;
+        unsafe { cma::read(key.owner, key.base + offset, to, bytes) }
+            .inspect_err(|e| self.perhaps_refused(e))?;
         Ok(OneSided::Done(0))
     }
 
@@ -1206,6 +1239,51 @@ impl Endpoint for ShmEndpoint {
         self.check_owner(peer, key)?;
         // SAFETY: invariant 5, for `from`.
         unsafe { cma::write(key.owner, key.base + offset, from, bytes) }?;
+        Ok(OneSided::Done(0))
+    }
+
+    unsafe fn get_runs(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        runs: &[Range<u64>],
+        to: *mut u8,
+    ) -> Result<OneSided, TransportError> {
+        let Some(base) = self.remote(peer, key, runs)? else {
+            let mut done = 0;
+            for run in runs {
+                let (at, bytes) = (to.wrapping_add(done), (run.end - run.start) as usize);
+                // SAFETY: invariant 5: a part of the caller's memory.
+                unsafe { self.get(peer, key, run.start, at, bytes) }?;
+                done += bytes;
+            }
+            return Ok(OneSided::Done(0));
+        };
+        // SAFETY: invariant 5, for `to`.
+        unsafe { cma::read_runs(key.owner, base, runs, to) }
+            .inspect_err(|e| self.perhaps_refused(e))?;
+        Ok(OneSided::Done(0))
+    }
+
+    unsafe fn put_runs(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        runs: &[Range<u64>],
+        from: *const u8,
+    ) -> Result<OneSided, TransportError> {
+        let Some(base) = self.remote(peer, key, runs)? else {
+            let mut done = 0;
+            for run in runs {
+                let (at, bytes) = (from.wrapping_add(done), (run.end - run.start) as usize);
+                // SAFETY: invariant 5: a part of the caller's memory.
+                unsafe { self.put(peer, key, run.start, at, bytes) }?;
+                done += bytes;
+            }
+            return Ok(OneSided::Done(0));
+        };
+        // SAFETY: invariant 5, for `from`.
+        unsafe { cma::write_runs(key.owner, base, runs, from) }?;
         Ok(OneSided::Done(0))
     }
 

@@ -40,6 +40,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (20, 0x30f1_88d3_ec4c_0c59),
     // A short access in the sync blocks of windows.
     (21, 0x30f1_88d3_ec4c_0c59),
+    // Several runs of an access, in sync blocks that have 4 KiB for them.
+    (22, 0x30f1_88d3_ec4c_0c59),
 ];
 
 macro_rules! offsets {

@@ -257,6 +257,7 @@ impl Endpoint for SimEndpoint {
             put: o.put,
             atomics: o.atomics,
             export_plain: o.get || o.put || o.atomics,
+            runs: 1,
         }
     }
 
