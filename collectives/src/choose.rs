@@ -155,7 +155,7 @@ pub fn candidates(
                 .into_iter()
                 .map(Algorithm::Blocks),
         );
-        if segment.attach.is_some() {
+        if segment.attach.is_some() && machine.reads_in_place(call.operation) {
             all.extend([Algorithm::Direct, Algorithm::DirectSlices]);
         }
     }

@@ -413,7 +413,7 @@ const GAIN_OF_MESSAGES: f64 = 0.2;
 /// where plans with flags took 0.7 to 1.3 times as long. Where ranks share cores flags always go
 /// before: of all calls and sizes of which 4 and 16 ranks on two cores were measured, only gathers
 /// of 64 KiB took longer by them. So they do on neighborhoods, where ranks know too little of
-/// others to choose.
+/// others to choose. What peers read by the system is no slot, and has to be as quick.
 pub(crate) fn prefer_flags(ranking: &mut [Candidate], machine: &Machine) {
     let Some(best) = ranking.first() else {
         return;
@@ -421,7 +421,8 @@ pub(crate) fn prefer_flags(ranking: &mut [Candidate], machine: &Machine) {
     let limit = best.regret / (1.0 - GAIN_OF_MESSAGES);
     let always = best.plan.call().operation.of_neighbors() || machine.shared_cores.is_some();
     // What is through the host beside plans of devices has to be as quick.
-    let within = |c: &Candidate| c.regret <= limit || always && !c.through_host;
+    let slots = |c: &Candidate| !c.through_host && !c.plan.algorithm().reads_in_place();
+    let within = |c: &Candidate| c.regret <= limit || always && slots(c);
     let flags = |c: &Candidate| c.plan.algorithm().in_segment() && within(c);
     if let Some(at) = ranking.iter().position(flags) {
         ranking[..=at].rotate_right(1);

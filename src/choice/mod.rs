@@ -47,6 +47,8 @@ struct Key {
     in_one_kernel: bool,
     /// Its flags may lie in the ranks' segment.
     in_segment: bool,
+    /// Ranks may read plain memory of each other by the system.
+    reads: bool,
 }
 
 /// What a call may be, besides messages of the host's memory.
@@ -55,6 +57,8 @@ pub(crate) struct May {
     pub on_devices: bool,
     pub in_one_kernel: bool,
     pub in_segment: bool,
+    /// Ranks may read plain memory of each other by the system.
+    pub reads: bool,
 }
 
 /// Choices of a rank so far.
@@ -229,6 +233,7 @@ impl Choices {
             on_devices,
             in_one_kernel,
             in_segment,
+            reads,
         } = may;
         let devices = described.machines_of_devices();
         let on_devices = on_devices && !devices.is_empty();
@@ -236,6 +241,7 @@ impl Choices {
             on_devices,
             in_one_kernel,
             in_segment,
+            reads,
             machine: described.id,
             operation: call.operation,
             required: call.required,
@@ -268,6 +274,7 @@ impl Choices {
         let suits = candidates
             .filter(|candidate| kept(&candidate.plan))
             .filter(|candidate| in_segment || !candidate.plan.algorithm().in_segment())
+            .filter(|candidate| reads || !candidate.plan.algorithm().reads_in_place())
             .find_map(|candidate| match (on_devices, candidate.through_host) {
                 (false, _) => Some((candidate.plan.clone(), RunsOn::ByCost)),
                 (true, true) => Some((candidate.plan.clone(), RunsOn::Host)),

@@ -133,6 +133,7 @@ fn calls_with_counts_have_flags_in_place_too() {
         on_devices: false,
         in_one_kernel: false,
         in_segment: true,
+        reads: true,
     };
     let of = |call: Call| {
         let class = class_of(1024);

@@ -175,6 +175,7 @@ impl Communicator {
                     on_devices: ask.on_devices,
                     in_one_kernel: ask.in_one_kernel,
                     in_segment: ask.in_segment,
+                    reads: ask.reads,
                 },
             )?,
         };

@@ -12,6 +12,10 @@ use osier_kernels::Driver;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+/// Fewest bytes of a share of which plans may read plain memory of other ranks: slots hold shorter
+/// ones. Not tuned.
+const LEAST_READ: usize = 32 << 10;
+
 impl Communicator {
     /// The machine of this communicator's ranks, made where it is asked for first.
     pub(crate) fn described(&self) -> Arc<Described> {
@@ -45,6 +49,29 @@ impl Communicator {
     /// there are devices. Collective.
     pub(crate) fn promise_host(&self) {
         self.0.spaces.of_host.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether all ranks read plain memory of each other, as far as they have told.
+    pub(crate) fn reads(&self) -> bool {
+        self.0.reads.get() == Some(&true)
+    }
+
+    /// Finds out with all ranks whether they read plain memory of each other, before the first
+    /// blocking call for whose bytes a plan may. Collective: what decides is the same on all.
+    ///
+    /// # Errors
+    /// A rank has failed.
+    #[track_caller]
+    pub(crate) fn agree_to_read(&self, bytes: usize) -> Result<()> {
+        let may = bytes >= LEAST_READ && self.core().shares_cores() && !self.is_inter();
+        if !may || self.0.reads.get().is_some() || !self.shares_segment_of_neighbors() {
+            return Ok(());
+        }
+        let own = u8::from(self.lane().lock().reads_processes());
+        let mut all = 0u8;
+        self.allreduce(&own, &mut all, crate::Op::Min)?;
+        self.0.reads.get_or_init(|| all == 1);
+        Ok(())
     }
 
     fn describe(&self, tables: Vec<CallCosts>) -> Described {

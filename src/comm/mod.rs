@@ -114,6 +114,8 @@ pub(crate) struct Inner {
     pub described: Mutex<Option<Arc<Described>>>,
     /// Which calls have their buffers on devices.
     pub spaces: Spaces,
+    /// Whether all ranks read plain memory of each other, once they have told.
+    pub reads: OnceLock<bool>,
     /// Who lies around this rank, once a neighborhood collective has asked.
     pub around: OnceLock<Neighborhood>,
     /// Duplications begun: each has a tag of its own.
@@ -297,6 +299,7 @@ impl Communicator {
             forced: Mutex::default(),
             described: Mutex::default(),
             spaces: Spaces::new(member.agreed.knows_devices()),
+            reads: OnceLock::new(),
             around: OnceLock::new(),
             idups: AtomicU32::new(0),
             partitioned: Kept::default(),

@@ -109,6 +109,7 @@ impl SegmentTimes {
             switch_ns: 0.0,
             write,
             read,
+            attach: Vec::new(),
         }
     }
 }

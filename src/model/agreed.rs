@@ -4,6 +4,7 @@
 //! 1. All ranks have the same note, and choose by all of it; which state the machine is in when
 //!    a rank chooses makes no difference.
 
+use super::NOT_PERMITTED_NS;
 use super::calls::{CallCosts, Places};
 use super::devices::DeviceCalls;
 use super::store::{Cached, CostSet};
@@ -111,6 +112,15 @@ impl Agreed {
         self.links.device.is_some() || calls.is_some_and(|calls| calls.devices.is_some())
     }
 
+    /// For ranks whose system does not copy between processes.
+    pub fn without_attach(mut self) -> Agreed {
+        let others = self.others.iter_mut().map(|other| &mut other.links);
+        for links in std::iter::once(&mut self.links).chain(others) {
+            links.attach_call_ns = NOT_PERMITTED_NS;
+        }
+        self
+    }
+
     /// For ranks on emulated devices, or on real ones: drops costs of the other kind.
     pub fn for_emulated(mut self, emulated: bool) -> Agreed {
         let others = self.others.iter_mut().map(|other| &mut other.calls);
@@ -129,6 +139,12 @@ fn table(links: &LinkCosts, calls: Option<&CallCosts>) -> CallCosts {
         Some(calls) => calls.clone(),
         None => CallCosts::estimated(links),
     };
+    // Built-in costs do not say what this machine permits.
+    if calls.is_some()
+        && let Some(segment) = &mut table.segment
+    {
+        segment.know_links(links);
+    }
     // A device was measured, but calls were not.
     if table.devices.is_none() && links.device.is_some() {
         table.devices = Some(DeviceCalls::estimated(links));

@@ -12,7 +12,7 @@
 //! 2. Points are in order of size, with finite times above 0, and no message takes less
 //!    than a shorter one ([`CallCosts::checked`]).
 
-use crate::model::{DeviceCalls, Gpu, Part};
+use crate::model::{DeviceCalls, Gpu, NOT_PERMITTED_NS, Part};
 use osier_collectives::{
     Curve, Executor, Machine, Piecewise, Point, Segment, SharedCores, Topology,
 };
@@ -119,6 +119,10 @@ pub struct SegmentCosts {
     pub write: Vec<WorkCost>,
     /// Copies out of a peer's slot.
     pub read: Vec<WorkCost>,
+    /// Copies out of plain memory of a peer by the system, which the costs of messages tell; none:
+    /// it does not permit them, or that is not known.
+    #[serde(skip)]
+    pub attach: Vec<WorkCost>,
 }
 
 impl SegmentCosts {
@@ -138,7 +142,21 @@ impl SegmentCosts {
             switch_ns: 0.0,
             write: line(10.0, 2.0 * links.copy_ns_per_byte),
             read: line(10.0, links.copy_ns_per_byte),
+            attach: Vec::new(),
         }
+    }
+
+    /// Takes up what was measured of the system's copies.
+    pub(crate) fn know_links(&mut self, links: &LinkCosts) {
+        let ns = |bytes: u64| links.attach_call_ns + bytes as f64 * links.attach_ns_per_byte;
+        let point = |bytes: u64| WorkCost {
+            bytes,
+            ns: round(ns(bytes)),
+        };
+        self.attach = match links.attach_call_ns < NOT_PERMITTED_NS {
+            true => vec![point(0), point(4 << 20)],
+            false => Vec::new(),
+        };
     }
 
     /// Its curves, by name.
@@ -174,8 +192,8 @@ impl SegmentCosts {
             switch_ns: self.switch_ns,
             write: line(&self.write),
             read: line(&self.read),
-            // Slots are quicker, and need no permission.
-            attach: None,
+            // Slots are quicker where each rank has its core.
+            attach: (self.switch_ns > 0.0 && !self.attach.is_empty()).then(|| line(&self.attach)),
             slot_bytes: match self.switch_ns > 0.0 {
                 true => SLOT_BYTES as u64,
                 false => SLOT_BYTES as u64 / 2,

@@ -201,6 +201,11 @@ impl Algorithm {
         matches!(self, Self::Blocks(_)) || Self::IN_SEGMENT.contains(self)
     }
 
+    /// Whether ranks read plain memory of each other.
+    pub fn reads_in_place(&self) -> bool {
+        matches!(self, Self::Direct | Self::DirectSlices)
+    }
+
     /// The size of a rank's slot, in vectors (or contributions of a rank), and the number of its
     /// pieces. None for plans without slots.
     pub fn slot(&self, call: &Call) -> Option<(u32, u32)> {

@@ -250,7 +250,11 @@ impl Communicator {
             sizes: Sizes::Equal(theirs),
             unit: 1,
         };
-        Ok(Ask::new("alltoall", call, mine.max(theirs), buffers).failed(error))
+        let mut ask = Ask::new("alltoall", call, mine.max(theirs), buffers).failed(error);
+        if self.reads() {
+            ask.may_read();
+        }
+        Ok(ask)
     }
 
     pub(crate) fn reduce_ask(

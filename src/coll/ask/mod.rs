@@ -155,6 +155,8 @@ pub(crate) struct Ask {
     pub in_one_kernel: bool,
     /// Its flags may lie in the ranks' segment: calls begin in one order there.
     pub in_segment: bool,
+    /// All ranks read plain memory of each other, as they have told.
+    pub reads: bool,
     /// The stream on which it is enqueued.
     pub stream: Option<Stream>,
 }
@@ -248,6 +250,7 @@ impl Ask {
             of_host: false,
             in_one_kernel: false,
             in_segment: true,
+            reads: false,
             stream: None,
         }
     }
@@ -262,6 +265,12 @@ impl Ask {
     pub fn may_be_in_one_kernel(&mut self, may: bool) {
         self.in_one_kernel = may;
         self.key = (self.key & !IN_ONE_KERNEL) | if may { IN_ONE_KERNEL } else { 0 };
+    }
+
+    /// Its plan may read plain memory of other ranks.
+    pub fn may_read(&mut self) {
+        self.reads = true;
+        self.key |= READS;
     }
 
     /// Its plan has no flags in a segment.
@@ -310,7 +319,7 @@ impl Ask {
     /// With an operator.
     pub fn combine(&mut self, (combiner, fit): (Combiner, Fit)) {
         self.call.required = fit.association;
-        let flags = self.key & (FOR_DEVICES | IN_ONE_KERNEL | NOT_IN_SEGMENT);
+        let flags = self.key & (FOR_DEVICES | IN_ONE_KERNEL | NOT_IN_SEGMENT | READS);
         self.key = key_of(&self.call, self.class) | flags;
         debug_assert!(!self.on_devices, "known before its plan is asked for");
         self.buffers.unit = fit.unit;
@@ -405,6 +414,9 @@ const IN_ONE_KERNEL: u64 = 1 << 51;
 
 /// In a key: flags of the plan are messages.
 const NOT_IN_SEGMENT: u64 = 1 << 52;
+
+/// Keys of calls whose plans may read plain memory of other ranks.
+const READS: u64 = 1 << 53;
 
 /// A number for what programs depend on, but for the communicator.
 pub(crate) fn key_of(call: &Call, class: u32) -> u64 {

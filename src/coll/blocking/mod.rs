@@ -449,6 +449,10 @@ impl Communicator {
         recv: &mut R,
     ) -> Result<()> {
         let size = self.size();
+        if self.core().shares_cores() {
+            let told = self.agree_to_read(recv.view_mut().bytes() / size);
+            self.reported(told.map_err(|e| e.context("alltoall")))?;
+        }
         let quick = match (send.plain_contribution(), recv.plain_mut()) {
             (Some(from), Some(into))
                 if from.bytes == into.bytes && into.bytes.is_multiple_of(size) =>
