@@ -1,13 +1,16 @@
 //! Parts in the memory of devices, and accesses with buffers there.
 //!
-//! An allocation of a rank is reached by kernels of the others: as it is in one process, opened
-//! by its handle in another. So an access between devices is one launch, from layout to layout,
-//! and nothing goes through the host. Where one side lies on the host it is packed into pinned
-//! memory, or unpacked from there.
+//! An allocation of a rank is reached by kernels of the others: as it is in one process, opened in
+//! another: by its handle, by descriptors, which all ranks hand over when the window is made, or,
+//! of a pool, in the pool, anew for each access. So an access between devices that are linked is
+//! one launch, from layout to layout, and nothing goes through the host. Where one side lies on the
+//! host, or the devices are not linked, it is packed into pinned memory, or unpacked from there.
 //!
 //! ```text
 //!                     part on a device         part on the host
-//! buffer on a device  one kernel               kernel -> pinned -> as from the host
+//! buffer on a device  one kernel, or           kernel -> pinned -> as from the host
+//!                     kernel -> pinned
+//!                     -> kernel
 //! buffer on the host  pinned -> kernel         (as everywhere)
 //!
 //! record of a rank, 136 bytes
@@ -33,15 +36,19 @@
 use super::raw::RawWindow;
 use crate::comm::Communicator;
 use osier_datatype::{Layout, Type};
-use osier_engine::device::DeviceMemory;
+use osier_engine::device::descriptors::Asked;
 use osier_engine::device::direct::Direct;
+use osier_engine::device::{DeviceMemory, PoolLoan};
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::protocol::reach::{Placement, Reach, supported};
 use osier_engine::rma::update::Change;
 use osier_engine::view::{RawView, Shape};
-use osier_kernels::handle::{Key, Made};
+use osier_kernels::handle::{Key, OpenPool, Piece, export_pieces};
 use osier_kernels::{
-    After, Context, DeviceError, DeviceSlice, DeviceView, Event, Memory, Ordered, Packer, Stream,
+    After, Context, DeviceError, DeviceId, DeviceSlice, DeviceView, Event, Link, Memory, Ordered,
+    Packer, Space, Stream,
 };
+use osier_transports::cuda_ipc::{self, NAME_BYTES};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A view of bytes of a device, and when they are valid.
@@ -109,8 +116,28 @@ impl Record {
 /// Parts of a window that lie on devices.
 pub(super) struct OnDevices {
     records: Box<[Option<Record>]>,
-    opened: Box<[OnceLock<DeviceSlice<u8>>]>,
+    opened: Box<[OnceLock<Opened>]>,
+    /// Descriptors of parts that are opened by them, until they are.
+    pieces: Mutex<Vec<Vec<Piece>>>,
     own: Option<DeviceSlice<u8>>,
+}
+
+/// A part as this rank has opened it.
+enum Opened {
+    Part(DeviceSlice<u8>),
+    /// It is opened in its pool for each access.
+    Pooled(Arc<Pooled>),
+}
+
+/// A part in a pool of another process.
+struct Pooled {
+    pool: OpenPool,
+    context: Context,
+    key: Key,
+    /// The rank that has it, and the device that opens it.
+    owner: (u32, i32),
+    place: usize,
+    bytes: usize,
 }
 
 impl OnDevices {
@@ -130,9 +157,11 @@ impl OnDevices {
             })
         };
         let records: Vec<Option<Record>> = records.map(parse).collect::<Result<_>>()?;
+        let pieces = hand_over(comm, &records, own.as_ref())?;
         Ok(Self {
             opened: records.iter().map(|_| OnceLock::new()).collect(),
             records: records.into(),
+            pieces: Mutex::new(pieces),
             own,
         })
     }
@@ -149,7 +178,7 @@ impl OnDevices {
     }
 
     /// A rank's part, as kernels of this rank reach it; `None`: it lies on the host.
-    fn part(&self, comm: &Communicator, rank: usize) -> Result<Option<&DeviceSlice<u8>>> {
+    fn part(&self, comm: &Communicator, rank: usize) -> Result<Option<&Opened>> {
         let Some(Some(record)) = self.records.get(rank) else {
             return Ok(None);
         };
@@ -157,48 +186,197 @@ impl OnDevices {
             return Ok(Some(part));
         }
         let part = match &self.own {
-            Some(own) if rank == comm.rank() => own.clone(),
+            Some(own) if rank == comm.rank() => Opened::Part(own.clone()),
             _ => self.open(comm, rank, record)?,
         };
         Ok(Some(self.opened[rank].get_or_init(|| part)))
     }
 
-    fn open(&self, comm: &Communicator, rank: usize, record: &Record) -> Result<DeviceSlice<u8>> {
+    fn open(&self, comm: &Communicator, rank: usize, record: &Record) -> Result<Opened> {
         let sharing = comm.lane().lock().sharing(rank as u32);
-        let bytes = record.bytes as usize;
+        let (bytes, key) = (record.bytes as usize, &record.key);
         if sharing.process {
             let memory = std::ptr::with_exposed_provenance::<Memory>(record.memory as usize);
             // SAFETY: invariant 1: of `Arc::as_ptr` in this process, and alive.
             unsafe { Arc::increment_strong_count(memory) };
             // SAFETY: invariant 1: the count of just now.
             let memory = unsafe { Arc::from_raw(memory) };
-            let before = (record.key.start + record.place - memory.address()) as usize;
-            return Ok(DeviceSlice::<u8>::of(memory)?.slice(before..before + bytes)?);
+            let before = (key.start + record.place - memory.address()) as usize;
+            let part = DeviceSlice::<u8>::of(memory)?.slice(before..before + bytes)?;
+            return Ok(Opened::Part(part));
         }
         let unreached = |why: String| {
-            let message = format!("the part of rank {rank} of a window, on a device: {why}");
+            let message = format!(
+                "the part of rank {rank} of a window, {} memory of a device: {why}",
+                key.made.name()
+            );
             Error::new(ErrorKind::Unavailable, message)
         };
         let devices = &comm.core().devices;
         if !sharing.devices || !devices.opens() {
             return Err(unreached("its process shares no devices".into()));
         }
-        if record.key.made != Made::Plain {
-            return Err(unreached(format!(
-                "processes do not open {} memory here (hint: plain memory, or ranks of one process)",
-                record.key.made.name()
-            )));
-        }
         let context = match &self.own {
             Some(own) => own.memory().context().clone(),
             None => Context::new(0)?,
         };
+        let context = match context.link(&key.device) {
+            Link::Apart => context_of(&key.device)?.unwrap_or(context),
+            _ => context,
+        };
+        let reach = supported(key.made, Placement::between(context.link(&key.device)));
+        let pieces = match reach {
+            Reach::No(why) => return Err(unreached(why.into())),
+            Reach::Descriptors | Reach::Pool => {
+                let mut all = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::take(&mut all[rank])
+            }
+            _ => Vec::new(),
+        };
+        if reach == Reach::Pool && has_threads(comm) {
+            let why = "other ranks of this process may have it open (hint: plain or mapped memory)";
+            return Err(unreached(why.into()));
+        }
         let world = comm.lane().lock().world_rank(rank as u32).unwrap_or(0);
-        let opened = devices.open((world, context.ordinal()), &context, &record.key, &[])?;
+        let owner = (world, context.ordinal());
+        let place = record.place as usize;
+        if reach == Reach::Pool {
+            let pool = devices.open_pool(owner, &context, key, &pieces)?;
+            let key = *key;
+            return Ok(Opened::Pooled(Arc::new(Pooled {
+                pool,
+                context,
+                key,
+                owner,
+                place,
+                bytes,
+            })));
+        }
+        let opened = devices.open(owner, &context, key, &pieces)?;
         let memory =
             opened.ok_or_else(|| unreached("there is no room for more mappings".into()))?;
-        let before = record.place as usize;
-        Ok(DeviceSlice::<u8>::of(memory)?.slice(before..before.saturating_add(bytes))?)
+        let part = DeviceSlice::<u8>::of(memory)?.slice(place..place.saturating_add(bytes))?;
+        Ok(Opened::Part(part))
+    }
+}
+
+/// Whether other ranks are threads of this process.
+fn has_threads(comm: &Communicator) -> bool {
+    let lane = comm.lane().lock();
+    let mut others = (0..comm.size()).filter(|rank| *rank != comm.rank());
+    others.any(|rank| lane.sharing(rank as u32).process)
+}
+
+/// The context of a device, if this process sees it.
+fn context_of(id: &DeviceId) -> Result<Option<Context>> {
+    let all = osier_kernels::devices()?;
+    let found = all.iter().find(|device| device.id == *id);
+    Ok(found
+        .map(|device| Context::new(device.ordinal))
+        .transpose()?)
+}
+
+/// Descriptors of parts that other processes open by them, by rank. Collective: nobody has to
+/// answer later.
+#[track_caller]
+fn hand_over(
+    comm: &Communicator,
+    records: &[Option<Record>],
+    own: Option<&DeviceSlice<u8>>,
+) -> Result<Vec<Vec<Piece>>> {
+    const WORDS: usize = 1 + NAME_BYTES / 8;
+    let by_descriptors = |record: &Option<Record>| {
+        let made = record.as_ref().map(|record| record.key.made);
+        let reach = made.map(|made| supported(made, Placement::Device));
+        matches!(reach, Some(Reach::Descriptors | Reach::Pool))
+    };
+    let mut all: Vec<Vec<Piece>> = records.iter().map(|_| Vec::new()).collect();
+    // All ranks have the same records.
+    if !records.iter().any(by_descriptors) {
+        return Ok(all);
+    }
+    let devices = &comm.core().devices;
+    let asks = |(rank, record): (usize, &Option<Record>)| {
+        let sharing = comm.lane().lock().sharing(rank as u32);
+        let other = rank != comm.rank() && !sharing.process && sharing.devices;
+        let asks = other && by_descriptors(record) && devices.opens();
+        // Who gets none has an error when it uses the part.
+        asks.then(|| Asked::of(devices, sharing.process_id).ok())
+            .flatten()
+    };
+    let asked: Vec<Option<Asked>> = records.iter().enumerate().map(asks).collect();
+    let mut words = vec![0u64; WORDS * records.len()];
+    for (words, asked) in words.chunks_exact_mut(WORDS).zip(&asked) {
+        if let Some(asked) = asked {
+            words[0] = asked.number;
+            for (word, name) in words[1..].iter_mut().zip(asked.name.chunks_exact(8)) {
+                *word = u64::from_le_bytes(name.try_into().unwrap_or_default());
+            }
+        }
+    }
+    let mut wanted = vec![0u64; words.len()];
+    comm.alltoall(&words, &mut wanted)?;
+    for words in wanted.chunks_exact(WORDS) {
+        if let (Some(own), true) = (own, words[0] != 0) {
+            let mut name = words[1..].iter().flat_map(|word| word.to_le_bytes());
+            let name = std::array::from_fn(|_| name.next().unwrap_or(0));
+            let range = own.address()..own.address() + own.bytes() as u64;
+            let pieces = export_pieces(own.memory().context(), range);
+            // Who waits for it has an error when it uses the part.
+            let _ = pieces.map(|pieces| cuda_ipc::send(&name, words[0], &pieces));
+        }
+    }
+    comm.barrier()?;
+    for (pieces, asked) in all.iter_mut().zip(&asked) {
+        *pieces = asked.as_ref().and_then(Asked::take).unwrap_or_default();
+    }
+    Ok(all)
+}
+
+/// The remote side of an access.
+#[derive(Clone)]
+enum There {
+    View(Bytes),
+    /// Instances of a layout, and where the first has its origin, from the part's first byte on.
+    Pooled(Arc<Pooled>, (Layout, usize, isize)),
+}
+
+impl There {
+    fn of(opened: &Opened, target: &RawView) -> Result<Self> {
+        Ok(match opened {
+            Opened::Part(part) => There::View(view_of(part, &instances(target)?)?),
+            Opened::Pooled(pooled) => There::Pooled(pooled.clone(), instances(target)?),
+        })
+    }
+
+    fn context(&self) -> &Context {
+        match self {
+            There::View(view) => view.buffer().memory().context(),
+            There::Pooled(pooled, _) => &pooled.context,
+        }
+    }
+
+    /// The bytes, for work on a stream.
+    fn on(&self, stream: &Stream) -> std::result::Result<Bytes, DeviceError> {
+        let (pooled, target) = match self {
+            There::View(view) => return Ok(view.clone()),
+            There::Pooled(pooled, target) => (pooled, target),
+        };
+        let memory = pooled.key.open_in(&pooled.pool, stream)?;
+        let place = pooled.place..pooled.place.saturating_add(pooled.bytes);
+        let part = DeviceSlice::<u8>::of(memory)?.slice(place)?;
+        view_of(&part, target)
+    }
+
+    /// What keeps other accesses from memory of a pool until this one is complete.
+    #[track_caller]
+    fn loan(&self, comm: &Communicator) -> Option<PoolLoan> {
+        let There::Pooled(pooled, _) = self else {
+            return None;
+        };
+        let core = comm.core();
+        let lend = || (core.devices).lend(pooled.owner, pooled.key.identity);
+        Some(core.wait_until(lend))
     }
 }
 
@@ -289,12 +467,14 @@ fn instances(target: &RawView) -> Result<(Layout, usize, isize)> {
     })
 }
 
-/// A view of a part, of which a target's addresses count from the first byte.
-fn view_of(part: &DeviceSlice<u8>, target: &RawView) -> Result<Bytes> {
-    let (layout, count, origin) = instances(target)?;
-    let at = part.address().wrapping_add_signed(origin as i64);
+/// A view of a part: [`instances`] of it.
+fn view_of(
+    part: &DeviceSlice<u8>,
+    (layout, count, origin): &(Layout, usize, isize),
+) -> std::result::Result<Bytes, DeviceError> {
+    let at = part.address().wrapping_add_signed(*origin as i64);
     // Invariant 2.
-    let view = DeviceView::around(part, at, &layout, count)?;
+    let view = DeviceView::around(part, at, layout, *count)?;
     Ok(Ordered::new(view, After::Now))
 }
 
@@ -307,55 +487,97 @@ impl RawWindow {
             || self.0.devices.as_ref().is_some_and(on_device)
     }
 
-    fn device_part(&self, rank: usize) -> Result<Option<&DeviceSlice<u8>>> {
-        match &self.0.devices {
-            Some(devices) => devices.part(self.comm(), rank),
-            None => Ok(None),
-        }
+    /// The target of an access, if it lies on a device.
+    fn there(&self, rank: usize, target: &RawView) -> Result<Option<There>> {
+        let opened = match &self.0.devices {
+            Some(devices) => devices.part(self.comm(), rank)?,
+            None => None,
+        };
+        opened.map(|opened| There::of(opened, target)).transpose()
     }
 
-    /// Runs work of a device's, and waits for its end.
+    /// Runs work on a buffer and a target by the device that has the buffer, and waits for its end.
     #[track_caller]
     fn run(
         &self,
-        context: &Context,
-        views: [Bytes; 2],
-        queue: impl FnOnce(&Packer, &Stream, &[Bytes; 2]) -> std::result::Result<Event, DeviceError>
+        local: Bytes,
+        there: There,
+        queue: impl FnOnce(&Packer, &Stream, &Bytes, &Bytes) -> std::result::Result<Event, DeviceError>
         + Send
         + 'static,
     ) -> Result<()> {
         let core = self.comm().core();
-        for view in &views {
+        let loan = there.loan(self.comm());
+        let context = local.buffer().memory().context().clone();
+        let mut views = vec![local.clone()];
+        if let There::View(view) = &there {
             // Of another device of this process.
             context.reach(view.buffer().memory())?;
+            views.push(view.clone());
         }
-        let both = views.clone();
-        let mut direct = Direct::queued_behind(&core.devices, context, &views, move |p, s| {
-            queue(p, s, &both)
+        let mut direct = Direct::queued_behind(&core.devices, &context, &views, move |p, s| {
+            let remote = there.on(s)?;
+            let event = queue(p, s, &local, &remote)?;
+            // Memory of a pool is given back on the stream.
+            drop(remote);
+            match there {
+                There::View(_) => Ok(event),
+                There::Pooled(..) => s.record(),
+            }
         })?;
-        core.wait_until(|| match direct.is_over() {
+        let ended = core.wait_until(|| match direct.is_over() {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
             Err(e) => Some(Err(e.into())),
-        })
+        });
+        drop(loan);
+        ended
     }
 
-    /// Copies as many packed bytes as both views have.
+    /// Whether the device of a buffer does not reach a target.
+    fn is_apart(local: &Bytes, there: &There) -> bool {
+        let on_host = match there {
+            There::View(view) => !matches!(view.buffer().memory().space(), Space::Device(_)),
+            There::Pooled(..) => false,
+        };
+        let (own, other) = (local.buffer().memory().context(), there.context());
+        !on_host && own.link(&other.id()) == Link::Apart
+    }
+
+    /// Copies as many packed bytes as both sides have, to the target or from there.
     #[track_caller]
-    fn copy(&self, from: Bytes, to: Bytes) -> Result<()> {
-        let bytes = from.buffer().packed_bytes();
-        let context = from.buffer().memory().context().clone();
-        self.run(&context, [from, to], move |packer, stream, [from, to]| {
+    fn copy(&self, local: Bytes, there: There, puts: bool) -> Result<()> {
+        let bytes = local.buffer().packed_bytes();
+        if Self::is_apart(&local, &there) {
+            let staged = Staged::new(there.context(), bytes)?;
+            let here = There::View(staged.bytes()?);
+            return match puts {
+                true => {
+                    self.copy(local, here, true)?;
+                    self.copy(staged.bytes()?, there, true)
+                }
+                false => {
+                    self.copy(staged.bytes()?, there, false)?;
+                    self.copy(local, here, false)
+                }
+            };
+        }
+        self.run(local, there, move |packer, stream, local, there| {
+            let (from, to) = match puts {
+                true => (local, there),
+                false => (there, local),
+            };
             packer.copy(stream, from, to, 0..bytes, None)
         })
     }
 
-    /// The packed bytes of a buffer on a device.
+    /// The packed bytes of a buffer on a device, in pinned memory for another or for the host.
     #[track_caller]
-    fn staged(&self, memory: &DeviceMemory) -> Result<Staged> {
+    fn staged(&self, memory: &DeviceMemory, reader: Option<&Context>) -> Result<Staged> {
         let view = memory.view()?.clone();
-        let staged = Staged::new(view.buffer().memory().context(), memory.bytes())?;
-        self.copy(view, staged.bytes()?)?;
+        let context = reader.unwrap_or_else(|| view.buffer().memory().context());
+        let staged = Staged::new(context, memory.bytes())?;
+        self.copy(view, There::View(staged.bytes()?), true)?;
         Ok(staged)
     }
 
@@ -374,18 +596,18 @@ impl RawWindow {
         if bytes == 0 {
             return Ok(());
         }
-        match (from.as_device(), self.device_part(rank)?) {
-            (Some(memory), Some(part)) => self.copy(memory.view()?.clone(), view_of(part, target)?),
+        match (from.as_device(), self.there(rank, target)?) {
+            (Some(memory), Some(there)) => self.copy(memory.view()?.clone(), there, true),
             (Some(memory), None) => {
-                let staged = self.staged(memory)?;
+                let staged = self.staged(memory, None)?;
                 let part = &self.known(rank)?.part;
                 // SAFETY: invariants 2 and 3; pinned memory of this call.
                 unsafe { part.put(&self.path(rank), &staged.on_host(), target) }.map(drop)
             }
-            (None, Some(part)) => {
+            (None, Some(there)) => {
                 // SAFETY: invariant 3.
-                let staged = unsafe { Staged::of_host(part.memory().context(), from) }?;
-                self.copy(staged.bytes()?, view_of(part, target)?)
+                let staged = unsafe { Staged::of_host(there.context(), from) }?;
+                self.copy(staged.bytes()?, there, true)
             }
             (None, None) => unreachable!("no side lies on a device"),
         }
@@ -406,19 +628,19 @@ impl RawWindow {
         if bytes == 0 {
             return Ok(());
         }
-        match (to.as_device(), self.device_part(rank)?) {
-            (Some(memory), Some(part)) => self.copy(view_of(part, target)?, memory.view()?.clone()),
+        match (to.as_device(), self.there(rank, target)?) {
+            (Some(memory), Some(there)) => self.copy(memory.view()?.clone(), there, false),
             (Some(memory), None) => {
                 let view = memory.view()?.clone();
                 let staged = Staged::new(view.buffer().memory().context(), bytes)?;
                 let part = &self.known(rank)?.part;
                 // SAFETY: invariants 2 and 3; pinned memory of this call.
                 unsafe { part.get(&self.path(rank), &staged.on_host(), target) }?;
-                self.copy(staged.bytes()?, view)
+                self.copy(view, There::View(staged.bytes()?), false)
             }
-            (None, Some(part)) => {
-                let staged = Staged::new(part.memory().context(), bytes)?;
-                self.copy(view_of(part, target)?, staged.bytes()?)?;
+            (None, Some(there)) => {
+                let staged = Staged::new(there.context(), bytes)?;
+                self.copy(staged.bytes()?, there, false)?;
                 // SAFETY: invariant 3: all bytes, from as many of this call.
                 unsafe { to.unpack(0..bytes, staged.at) };
                 Ok(())
@@ -441,7 +663,7 @@ impl RawWindow {
         before: Option<&RawView>,
     ) -> Result<()> {
         let bytes = target.bytes();
-        let Some(part) = self.device_part(rank)? else {
+        let Some(there) = self.there(rank, target)? else {
             return self.update_through_host(change, given, rank, target, before);
         };
         self.known(rank)?.part.alone(&self.path(rank), || {
@@ -455,26 +677,27 @@ impl RawWindow {
                 Change::Replace => return unsafe { self.put_by_device(given, rank, target) },
                 Change::Combine(operator) => operator,
             };
-            let there = view_of(part, target)?;
-            let given = match given.as_device() {
-                Some(memory) => memory.view()?.clone(),
-                None => {
-                    // SAFETY: invariant 3.
-                    let staged = unsafe { Staged::of_host(part.memory().context(), given) }?;
-                    let element = there.buffer().layout().signature().uniform();
+            let on_device = match given.as_device() {
+                Some(memory) => Some((memory, memory.view()?.clone())),
+                None => None,
+            };
+            let given = match on_device {
+                Some((_, view)) if !Self::is_apart(&view, &there) => view,
+                other => {
+                    let staged = match other {
+                        Some((memory, _)) => self.staged(memory, Some(there.context()))?,
+                        // SAFETY: invariant 3.
+                        None => unsafe { Staged::of_host(there.context(), given) }?,
+                    };
+                    let element = instances(target)?.0.signature().uniform();
                     let element = element.ok_or_else(|| of_pairs(rank))?;
                     let packed = Type::basic(element).commit()?;
                     staged.view(&packed, bytes / element.size())?
                 }
             };
-            let context = part.memory().context();
-            self.run(
-                context,
-                [given, there],
-                move |packer, stream, [given, there]| {
-                    packer.combine(stream, operator, given, there, 0..bytes, None)
-                },
-            )
+            self.run(given, there.clone(), move |packer, stream, given, there| {
+                packer.combine(stream, operator, given, there, 0..bytes, None)
+            })
         })
     }
 
@@ -491,7 +714,7 @@ impl RawWindow {
         let bytes = target.bytes();
         let of_device = |view: &RawView| view.as_device().cloned();
         let staged_given = match of_device(given) {
-            Some(memory) if change != Change::Keep => Some(self.staged(&memory)?),
+            Some(memory) if change != Change::Keep => Some(self.staged(&memory, None)?),
             _ => None,
         };
         let staged_before = match before.and_then(of_device) {
@@ -514,7 +737,7 @@ impl RawWindow {
         // SAFETY: invariant 3; pinned memory of this call.
         unsafe { self.update(change, given, rank, target, before) }?;
         match staged_before {
-            Some((staged, view)) => self.copy(staged.bytes()?, view),
+            Some((staged, view)) => self.copy(view, There::View(staged.bytes()?), false),
             None => Ok(()),
         }
     }
@@ -552,11 +775,17 @@ impl RawWindow {
         rank: usize,
         (target, puts): (&RawView, bool),
     ) -> Result<Option<Event>> {
-        let part = self.device_part(rank)?.ok_or_else(|| {
-            let message = format!("an access on a stream to the part of rank {rank} on the host");
-            Error::new(ErrorKind::Unavailable, message)
-        })?;
-        let there = view_of(part, target)?;
+        let there = match self.there(rank, target)? {
+            Some(There::View(there)) => there,
+            other => {
+                let whose = match other {
+                    None => "on the host",
+                    Some(_) => "in a pool of another process, which is opened for one access",
+                };
+                let message = format!("an access on a stream to the part of rank {rank}, {whose}");
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            }
+        };
         let (from, to) = match puts {
             true => (local, &there),
             false => (&there, local),

@@ -5,13 +5,13 @@
 //!    the one that was asked, is closed at once.
 //! 2. What has come when its number is forgotten is closed, too: none stays in the socket.
 
-use super::lock;
+use super::{Devices, lock};
 use osier_kernels::handle::Piece;
 use osier_transports::TransportError;
 use osier_transports::cuda_ipc::{Name, Socket};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Descriptors that are awaited, by number.
 #[derive(Debug, Default)]
@@ -75,6 +75,42 @@ impl Descriptors {
         if inner.awaited.remove(&number).is_some() {
             inner.receive();
         }
+    }
+}
+
+/// Descriptors that were asked for; nobody waits for them any more when this is dropped.
+#[derive(Debug)]
+pub struct Asked {
+    devices: Arc<Devices>,
+    /// To ask by, and where to send them.
+    pub number: u64,
+    pub name: Name,
+}
+
+impl Asked {
+    /// Descriptors of a process, if its number counts here.
+    ///
+    /// # Errors
+    /// The system gives no socket.
+    pub fn of(devices: &Arc<Devices>, process: Option<u32>) -> Result<Self, TransportError> {
+        let (number, name) = devices.descriptors.ask(process)?;
+        let devices = devices.clone();
+        Ok(Self {
+            devices,
+            number,
+            name,
+        })
+    }
+
+    /// All, once they are there.
+    pub fn take(&self) -> Option<Vec<Piece>> {
+        self.devices.descriptors.take(self.number)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.devices.descriptors.forget(self.number);
     }
 }
 

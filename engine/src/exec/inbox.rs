@@ -15,10 +15,11 @@
 //!    an [`Inbox`], and then keep the memory themselves.
 
 use crate::device::Devices;
+use crate::device::descriptors::Asked;
 use osier_kernels::exchange::{Exchange, INBOX_BYTES, MOST_RANKS};
 use osier_kernels::handle::{Key, Piece, export_pieces};
 use osier_kernels::{Context, DeviceError, Memory, MulticastGroup, MulticastWindow, Stream};
-use osier_transports::cuda_ipc::{self, NAME_BYTES, Name};
+use osier_transports::cuda_ipc::{self, NAME_BYTES};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -172,7 +173,7 @@ impl Inbox {
         let key = Key::from_wire(&bytes::<{ Key::WIRE_BYTES }>(&words[2..NAME_AT]));
         let key = key.ok_or_else(|| unavailable("an offer that is no key"))?;
         let asked = self.group.as_ref().and_then(|(_, all)| all[of].as_ref());
-        let pieces = asked.map_or(Ok(Vec::new()), Asked::take)?;
+        let pieces = asked.map_or(Ok(Vec::new()), taken)?;
         let opener = (peer.world, self.context.ordinal());
         let opened = devices.open(opener, &self.context, &key, &pieces)?;
         opened.ok_or_else(|| unavailable("no room for another mapping"))
@@ -217,7 +218,7 @@ impl Grouping {
             let pieces = vec![(group.bytes() as u64, descriptor)];
             Part::Makes(group, wire, pieces)
         } else {
-            Part::Imports(Asked::of(devices, first.process)?)
+            Part::Imports(Asked::of(devices, first.process).map_err(refused)?)
         };
         let context = context.clone();
         Ok(Grouping { context, part })
@@ -265,7 +266,7 @@ impl Grouping {
             Part::Makes(group, ..) => group,
             Part::Imports(asked) => {
                 let wire: [u8; MulticastGroup::WIRE_BYTES] = bytes(&told[0][1..]);
-                let pieces = asked.take()?;
+                let pieces = taken(&asked)?;
                 let [(_, descriptor)] = &pieces[..] else {
                     return Err(unavailable("a group of several descriptors"));
                 };
@@ -276,43 +277,17 @@ impl Grouping {
         let memory = Exchange::inbox_for(&Stream::uncaptured(context)?, &group)?;
         let ask = |peer: Peer| match peer.here {
             true => Ok(None),
-            false => Asked::of(devices, peer.process).map(Some),
+            false => Asked::of(devices, peer.process).map(Some).map_err(refused),
         };
         let asked: Result<_, _> = peers.into_iter().map(ask).collect();
         Ok(Inbox::of(context, memory, Some((group, asked?))))
     }
 }
 
-/// Descriptors that were asked for (invariant 1).
-#[derive(Debug)]
-struct Asked {
-    devices: Arc<Devices>,
-    number: u64,
-    name: Name,
-}
-
-impl Asked {
-    fn of(devices: &Arc<Devices>, process: Option<u32>) -> Result<Asked, DeviceError> {
-        let (number, name) = devices.descriptors.ask(process).map_err(refused)?;
-        let devices = devices.clone();
-        Ok(Asked {
-            devices,
-            number,
-            name,
-        })
-    }
-
-    /// What was sent.
-    fn take(&self) -> Result<Vec<Piece>, DeviceError> {
-        let taken = self.devices.descriptors.take(self.number);
-        taken.ok_or_else(|| unavailable("descriptors that have not come"))
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        self.devices.descriptors.forget(self.number);
-    }
+/// What was sent of descriptors that were asked for.
+fn taken(asked: &Asked) -> Result<Vec<Piece>, DeviceError> {
+    let taken = asked.take();
+    taken.ok_or_else(|| unavailable("descriptors that have not come"))
 }
 
 fn send(number: u64, name: &[u64], pieces: &[Piece]) -> Result<(), DeviceError> {
@@ -349,6 +324,7 @@ fn bytes<const N: usize>(words: &[u64]) -> [u8; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use osier_transports::cuda_ipc::Name;
 
     #[test]
     fn bytes_come_out_of_words_as_they_went_in() {
@@ -366,7 +342,7 @@ mod tests {
     fn a_number_is_forgotten_with_what_has_asked() {
         let devices = Arc::new(Devices::default());
         let asked = Asked::of(&devices, None).expect("a socket");
-        assert!(asked.take().is_err());
+        assert!(asked.take().is_none());
         assert_eq!(devices.descriptors.awaited(), 1);
         let file = std::fs::File::open("/dev/null").expect("a file");
         let mut words = [0; NAME_WORDS];

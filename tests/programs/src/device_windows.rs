@@ -1,7 +1,9 @@
 //! Windows in the memory of devices, between processes and threads: `exercise device-windows`.
 
 use super::devices::device;
-use osier::devices::{Context, DeviceSlice, DeviceView, Graph, Pinned, Stream, copy};
+use osier::devices::{
+    Context, DeviceSlice, DeviceView, Graph, Kind, Pinned, Stream, copy, devices,
+};
 use osier::rma::{Change, SignalOp, Window};
 use osier::{Communicator, ErrorKind, Op, Type};
 
@@ -25,8 +27,12 @@ pub fn run(comm: &Communicator) {
     rank.moves();
     rank.layouts();
     rank.updates();
-    rank.streams();
-    rank.graphs();
+    // A stream's work is one device's.
+    let all = devices().expect("devices");
+    if all.len() == 1 || all.iter().any(|device| !device.peers.is_empty()) {
+        rank.streams();
+        rank.graphs();
+    }
     rank.heaps();
     rank.wrong_calls();
     super::through(comm);
@@ -34,8 +40,12 @@ pub fn run(comm: &Communicator) {
 
 impl Rank<'_> {
     fn upload(&self, elements: &[i64]) -> DeviceSlice<i64> {
+        self.upload_to(Kind::Plain, elements)
+    }
+
+    fn upload_to(&self, kind: Kind, elements: &[i64]) -> DeviceSlice<i64> {
         let staged = Pinned::from_slice(&self.context, elements).expect("pinned");
-        let slice = DeviceSlice::new(&self.stream, elements.len()).expect("memory");
+        let slice = DeviceSlice::with_kind(&self.stream, kind, elements.len()).expect("memory");
         copy::copy(&self.stream, &staged.on_device(&self.stream), &slice).expect("a copy");
         self.stream.synchronize().expect("a copy");
         slice.into_inner()
@@ -59,17 +69,30 @@ impl Rank<'_> {
         window.expect("a window")
     }
 
-    /// Windows whose parts lie on devices, and in one of which that of rank 0 is the host's.
-    fn windows(&self, len: usize) -> [Window<i64>; 3] {
+    /// Windows whose parts lie on devices, in memory of all kinds that other processes open, and in
+    /// one of which that of rank 0 is the host's.
+    fn windows(&self, len: usize) -> Vec<Window<i64>> {
         let mixed = match self.comm.rank() {
             0 => self.comm.window(len),
             _ => self.comm.device_window(&self.context, len),
         };
-        // A part of an allocation of the program's.
-        let whole = self.upload(&vec![0; len + 7]);
-        let part = whole.slice(3..3 + len).expect("a part");
-        let given = self.comm.device_window_of(&part).expect("a window");
-        [self.window(len), mixed.expect("a window"), given]
+        let mut all = vec![self.window(len), mixed.expect("a window")];
+        let mut kinds = vec![Kind::Plain, Kind::Mapped];
+        // Memory of a pool is opened by one rank of a process.
+        let mut processes = vec![0u32; self.comm.size()];
+        let own = std::process::id();
+        (self.comm.allgather(&own, &mut processes)).expect("numbers");
+        let of_own = processes.iter().filter(|process| **process == own);
+        if of_own.count() == 1 {
+            kinds.push(Kind::SharedPool);
+        }
+        for kind in kinds {
+            // A part of an allocation of the program's.
+            let whole = self.upload_to(kind, &vec![0; len + 7]);
+            let part = whole.slice(3..3 + len).expect("a part");
+            all.push(self.comm.device_window_of(&part).expect("a window"));
+        }
+        all
     }
 
     /// Everybody writes to everybody, in all kinds of epochs, and reads it back.
