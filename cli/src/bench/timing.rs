@@ -64,10 +64,10 @@ pub fn measure(
         body(warmup)?;
     }
     while effort.warmup.is_none() || effort.iterations.is_none() {
-        // The shorter of two: where ranks share cores, the first iterations of all wait for
+        // The shortest of five: where ranks share cores, the first iterations of all wait for
         // ranks that are still starting.
         let mut took = Duration::MAX;
-        for _ in 0..2 {
+        for _ in 0..5 {
             barrier()?;
             let start = Instant::now();
             body(n)?;
