@@ -244,6 +244,16 @@ const WAITS: &[Wait] = &[
         By(&[("window-lock", "0 window lock 1 -")]),
     ),
     (
+        "src/one_sided/combined.rs",
+        "write_kept",
+        Ends("another thread's writes end without the peer"),
+    ),
+    (
+        "src/one_sided/device.rs",
+        "loan",
+        Ends("the transfer that has the memory ends without the peer"),
+    ),
+    (
         "src/one_sided/device.rs",
         "run",
         Ends("a kernel or a copy of a device ends without the peer"),
