@@ -165,7 +165,7 @@ fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle, now: bool) -> Res {
     from.lend(|from| match now {
         // SAFETY: C's contract: the origin's buffer is readable.
         true => unsafe { win.raw.put(from.as_raw(), rank, target) },
-        // SAFETY: C's contract, as above.
+        // SAFETY: C's contract: the origin's buffer is readable.
         false => unsafe { win.raw.put_later(from.as_raw(), rank, target) },
     })?;
     Ok(())

@@ -4,7 +4,6 @@
 //! 1. All ranks have the same note, and choose by all of it; which state the machine is in when
 //!    a rank chooses makes no difference.
 
-use super::NOT_PERMITTED_NS;
 use super::calls::{CallCosts, Places};
 use super::devices::DeviceCalls;
 use super::store::{Cached, CostSet};
@@ -110,15 +109,6 @@ impl Agreed {
     pub(crate) fn knows_devices(&self) -> bool {
         let calls = self.calls.as_ref();
         self.links.device.is_some() || calls.is_some_and(|calls| calls.devices.is_some())
-    }
-
-    /// For ranks whose system does not copy between processes.
-    pub fn without_attach(mut self) -> Agreed {
-        let others = self.others.iter_mut().map(|other| &mut other.links);
-        for links in std::iter::once(&mut self.links).chain(others) {
-            links.attach_call_ns = NOT_PERMITTED_NS;
-        }
-        self
     }
 
     /// For ranks on emulated devices, or on real ones: drops costs of the other kind.

@@ -1,5 +1,5 @@
-//! Short writes to plain memory of other processes that are kept, and made together where that
-//! ends which needs them.
+//! Short writes to plain memory of other processes that are kept, and made together at the next
+//! flush.
 //!
 //! A write by itself is a request to the owner, or a system call; many take one of either
 //! ([`Part::put_runs`]). Only calls that promise completion with a flush keep any: those of the C

@@ -340,12 +340,6 @@ fn start(args: &Args, measures: bool) -> Result<u8, Failure> {
     // All ranks choose protocols and plans by the same numbers.
     let agreed = Agreed::of(cached, places(args.bind, args.ranks));
     let agreed = agreed.for_emulated(gpus::are_emulated(args.emulate_gpus.is_some()));
-    // Costs may have been measured elsewhere, and a plan that reads in place cannot go back.
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let agreed = match args.ranks > cores && osier::measure::attach_permitted().is_err() {
-        true => agreed.without_attach(),
-        false => agreed,
-    };
     job.set_note(&agreed.note(NOTE_BYTES));
     let trace = trace_folder(args)?;
     let code = supervise::run(

@@ -68,8 +68,8 @@ const WRITES: u64 = 1 << 63;
 
 /// Peers that origins tell apart, by their numbers' lower bits.
 const PEERS: usize = 64;
-/// Accesses that are not asked for after the first timeout, and the most: an owner that was woken
-/// is asked before it sleeps again. With 4096 it slept each time.
+/// Accesses that are not asked for after the first timeout, and the most: more than these take
+/// longer than an owner that was woken stays awake. Not tuned.
 const FEWEST_SKIPPED: u32 = 16;
 const MOST_SKIPPED: u32 = 256;
 
@@ -120,7 +120,7 @@ pub struct Request {
     offset: AtomicU64,
     bytes: AtomicU64,
     runs: AtomicU64,
-    /// Used by copies, of whoever has the request.
+    /// Copied by the origin or the owner, whichever has claimed or taken the request.
     area: [AtomicU64; WORDS],
 }
 
@@ -162,7 +162,7 @@ impl Request {
         unsafe { copy_contiguous(from.wrapping_add(at), to, bytes) };
     }
 
-    /// As above, word by word, which loom follows.
+    /// Copies words to the area one by one, which loom follows.
     ///
     /// # Safety
     /// `from` has as many whole words.
@@ -175,7 +175,7 @@ impl Request {
         }
     }
 
-    /// As above.
+    /// Copies words from the area one by one.
     ///
     /// # Safety
     /// `to` has room for as many whole words.
@@ -330,7 +330,7 @@ impl Part {
                 match access.writes {
                     // SAFETY: invariants 2 and 3: inside the part, and of the area.
                     true => unsafe { request.empty(at, place, n) },
-                    // SAFETY: invariants 2 and 3: as above.
+                    // SAFETY: invariants 2 and 3: inside the part, and of the area.
                     false => unsafe { request.fill(at, place, n) },
                 }
                 at += n;

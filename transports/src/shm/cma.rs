@@ -225,7 +225,7 @@ pub(crate) const MOST_RUNS: usize = 1024;
 /// Bytes between two runs that are read and dropped rather than named: a run of a list takes 330
 /// ns on a Xeon of 2.5 GHz, a byte in one that is longer 0.11.
 const GAP_BYTES: u64 = 2048;
-/// A call takes as long as so many runs of a list: what a span has to stand for.
+/// Runs of a list that take as long as a call: a span replaces at least as many.
 const SPAN_RUNS: usize = 3;
 
 /// Runs in groups: long ones by themselves, since how they lie matters ([`slow`]); others in one
@@ -276,9 +276,9 @@ pub(crate) unsafe fn read_runs(
             match (n, spanned < SPAN_RUNS) {
                 // SAFETY: invariant 1: a part of what the caller vouches for.
                 (1, _) => unsafe { read(pid, first, at, bytes) }?,
-                // SAFETY: invariant 1: as above.
+                // SAFETY: invariant 1: a part of what the caller vouches for.
                 (_, true) => unsafe { read_list(pid, base, now, (at, bytes)) }?,
-                // SAFETY: invariant 1: as above.
+                // SAFETY: invariant 1: a part of what the caller vouches for.
                 (_, false) => unsafe { read_span(pid, base, now, at) }?,
             }
             done += bytes;
