@@ -158,6 +158,35 @@ fn call(comm: &Communicator, dice: &mut Dice, end: End) -> Result<()> {
     }
 }
 
+/// Exchanges that ranks may read in place, blocking and not, of several communicators: those that
+/// may not block come first, and between.
+pub fn exchanges(comm: &Communicator) {
+    let copy = comm.split(Some(0), 0).expect("a copy").expect("a member");
+    let (rank, size) = (comm.rank(), comm.size());
+    for turn in 0..6 {
+        for (comm, words) in [(comm, 8192), (&copy, 5000), (comm, 100)] {
+            let value = |from: usize, to: usize| (turn << 20 | from << 10 | to) as u64;
+            let mine: Vec<u64> = (0..size)
+                .flat_map(|to| std::iter::repeat_n(value(rank, to), words))
+                .collect();
+            let mut theirs = vec![0u64; words * size];
+            if turn % 2 == 0 {
+                let call = comm.ialltoall(mine, theirs).expect("begun");
+                theirs = call.wait().expect("an exchange").1;
+            } else {
+                comm.alltoall(&mine, &mut theirs).expect("an exchange");
+            }
+            for (from, theirs) in theirs.chunks_exact(words).enumerate() {
+                assert!(
+                    theirs.iter().all(|v| *v == value(from, rank)),
+                    "turn {turn}"
+                );
+            }
+        }
+    }
+    super::through(comm);
+}
+
 pub fn run(comm: &Communicator, what: &[&str]) {
     let number = |at: usize| -> usize { what[at].parse().expect("a number") };
     let (seed, calls, victim, last) = (number(0), number(1), number(2), number(3));

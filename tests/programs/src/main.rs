@@ -138,6 +138,7 @@ fn main() -> ExitCode {
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),
         ["matrix", ref what @ ..] => matrix::run(comm, what),
+        ["collectives", "exchanges"] => collectives::exchanges(comm),
         ["collectives", ref what @ ..] => collectives::run(comm, what),
         ["delay", ref what @ ..] => delayed::run(comm, what),
         ["windows", ref what @ ..] => windows::run(comm, what),

@@ -128,3 +128,35 @@ fn costs_that_are_cut_short_are_refused() {
     }
     std::fs::remove_file(&file).expect("removed");
 }
+
+/// By costs with which exchanges are read in place, ranks that share cores choose alike: in calls
+/// that block and in others, of several communicators.
+#[test]
+fn exchanges_are_read_in_place_by_all_ranks_or_none() {
+    let fixture = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../src/choice/fixtures/near.json"
+    );
+    let text = std::fs::read_to_string(fixture).expect("the fixture");
+    let mut costs: Value = serde_json::from_str(&text).expect("costs");
+    let links = &mut costs["sets"][0]["costs"];
+    assert!(links["attach_call_ns"].is_f64(), "it was measured");
+    links["attach_call_ns"] = 100.0.into();
+    links["attach_ns_per_byte"] = 0.01.into();
+    let file = std::env::temp_dir().join(format!("osier-attach-{}", std::process::id()));
+    std::fs::write(&file, costs.to_string()).expect("a file");
+    let mut explain = std::process::Command::new(launcher());
+    explain.args(["explain", "alltoall", "-n", "8", "--bytes", "64K"]);
+    let plans = finish(explain.env("OSIER_COSTS", &file));
+    let chosen = plans.stdout.lines().find(|line| line.contains("chosen"));
+    assert!(
+        chosen.is_some_and(|line| line.contains("direct")),
+        "{chosen:?}"
+    );
+    let what = ["collectives", "exchanges"];
+    for _ in 0..3 {
+        let done = finish(job(8, &[], &what).env("OSIER_COSTS", &file));
+        done.through(&[0, 1, 2, 3, 4, 5, 6, 7]).code(0);
+    }
+    std::fs::remove_file(&file).expect("it is there");
+}
