@@ -36,15 +36,16 @@ pub(crate) fn widths(bits: u32) -> impl Iterator<Item = u32> {
         .filter(move |width| bits & width != 0)
 }
 
-/// Whether there are such blocks, and more than one of the largest.
+/// Whether there are such blocks, of no more than all ranks.
 pub(super) fn suits(call: &Call, bits: u32) -> bool {
     let largest = bits.checked_ilog2();
-    let several = largest.is_some_and(|log| 1 << log < Fold::of(call.size).leaves);
-    several && bits & 1 == 0
+    let fits = largest.is_some_and(|log| 1 << log <= Fold::of(call.size).leaves);
+    fits && bits & 1 == 0
 }
 
 /// Blocks of levels that are the machine's: its parts, if each holds ranks in a row that are a
-/// block, and some sizes for many ranks of one part.
+/// block, and for many ranks of one part some sizes and one block of all: its first rank alone reads
+/// what the others have, which read its result.
 pub(crate) fn of_places(size: u32, places: &[Vec<u32>]) -> Vec<u32> {
     let fold = Fold::of(size);
     let depth = places.first().map_or(0, Vec::len);
@@ -73,6 +74,7 @@ pub(crate) fn of_places(size: u32, places: &[Vec<u32>]) -> Vec<u32> {
                 .copied()
                 .filter(|width| width * width <= 4 * fold.leaves),
         );
+        found.push(fold.leaves);
     }
     found.retain(|bits| *bits != 0);
     found.sort_unstable();
@@ -97,7 +99,9 @@ impl Levels {
         let fold = Fold::of(call.size);
         Levels {
             fold,
-            widths: widths(bits).chain([fold.leaves]).collect(),
+            widths: widths(bits & (fold.leaves - 1))
+                .chain([fold.leaves])
+                .collect(),
             anchor: if call.operation.rooted() {
                 call.root
             } else {
@@ -245,7 +249,10 @@ mod tests {
     fn blocks_are_parts_of_the_machine() {
         // Two packages of two caches of four ranks.
         let places: Vec<Vec<u32>> = (0..16).map(|r| vec![r / 8, r / 4, r]).collect();
-        assert_eq!(of_places(16, &places), [0b10, 0b100, 0b1000, 0b1100]);
+        assert_eq!(
+            of_places(16, &places),
+            [0b10, 0b100, 0b1000, 0b1100, 0b10000]
+        );
         // Of eight ranks in one cache there is nothing to gain.
         let places: Vec<Vec<u32>> = (0..8).map(|r| vec![0, 0, r]).collect();
         assert_eq!(of_places(8, &places), []);
@@ -254,6 +261,15 @@ mod tests {
         assert_eq!(of_places(8, &places), []);
         let places: Vec<Vec<u32>> = (0..8).map(|r| vec![r / 4, r]).collect();
         assert_eq!(of_places(8, &places), [0b100]);
+    }
+
+    #[test]
+    fn one_block_of_all_has_one_level() {
+        let call = Call::new(Operation::Allreduce, 23);
+        assert!(suits(&call, 0b10000) && !suits(&call, 0b100000));
+        let levels = Levels::of(&call, 0b10000);
+        assert_eq!(levels.widths, [16]);
+        assert_eq!(levels.members(0, 0), (1..23).collect::<Vec<u32>>());
     }
 
     #[test]

@@ -394,15 +394,23 @@ pub(crate) fn play(
                 queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                 Some((instance, sent))
             }
-            (Step::Await { .. }, _) if part.in_segment => {
+            (Step::Await { from, .. }, _) if part.in_segment => {
                 // Whoever comes back has awaited all flags of a phase.
                 let before = at
                     .checked_sub(1)
                     .map(|before| part.steps()[before as usize]);
                 let first = !matches!(before, Some(Step::Await { .. }));
-                let segment = machine.segment.as_ref().filter(|_| first);
-                let away = segment.map_or(0.0, |s| s.switch_ns);
-                Some((instance, ways.away(now, rank, away)))
+                let segment = machine.segment.as_ref();
+                match first {
+                    true => {
+                        let away = segment.map_or(0.0, |s| s.switch_ns);
+                        Some((instance, ways.away(now, rank, away)))
+                    }
+                    false => {
+                        let line = ways.cold_ns(rank, from);
+                        Some((instance, ways.work(now, rank, line)))
+                    }
+                }
             }
             (Step::Raise { to, .. }, _) => {
                 let (sent, arrival) = ways.message(now, rank, to, Message::FLAG);
@@ -436,6 +444,7 @@ pub(crate) fn play(
             (Step::Read { from, data, .. }, _) if part.in_segment => {
                 let ends = (rank, from);
                 let work = from_peer(machine, ends, data.buffer, (bytes(data), whole));
+                let work = work + ways.cold_ns(rank, from);
                 Some((instance, ways.work(now, rank, work * beyond)))
             }
             (Step::Fold { left, right, into }, _) => {
@@ -443,7 +452,10 @@ pub(crate) fn play(
                 let peers = [left, right].into_iter();
                 let peers = peers.filter_map(|o| Some((o.of?, o.data.buffer)));
                 let read: f64 = peers
-                    .map(|(peer, buffer)| from_peer(machine, (rank, peer), buffer, (m, whole)))
+                    .map(|(peer, buffer)| {
+                        from_peer(machine, (rank, peer), buffer, (m, whole))
+                            + ways.cold_ns(rank, peer)
+                    })
                     .sum();
                 let slot = machine.segment.as_ref().filter(|_| part.is_slot(into));
                 let written = slot.map_or(0.0, |s| s.write.of_part(m, whole));
