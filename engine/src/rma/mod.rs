@@ -56,6 +56,7 @@ use crate::progress::lane::Lane;
 use crate::progress::served::{self, Access, REQUEST_BYTES, Request};
 use crate::protocol::cost::LinkCosts;
 use crate::view::{RawView, copy_contiguous};
+use osier_transports::shm::monotonic_ns;
 use osier_transports::{AtomicOp, RegionKey, RegionKind};
 use pending::Pending;
 use pieces::Pieces;
@@ -119,6 +120,12 @@ pub const SERVED_LIMITS: Limits = Limits {
 /// Looks for the answer of an owner, which a core further away gives within a third of them.
 /// Not tuned.
 const ANSWER_LOOKS: u32 = 300;
+
+/// An owner that does not answer and may sleep is woken and awaited where the other way takes at
+/// least this long: some times of what the system takes to wake a thread. Not tuned.
+const WORTH_WAKING_NS: f64 = 60_000.0;
+/// Looks between two at the clock.
+const LOOKS_PER_TIME: u32 = 64;
 
 /// A lock of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -519,7 +526,8 @@ impl Part {
         (asks && self.may_ask(path)).then_some(pieces)
     }
 
-    /// Has the owner make an access to runs of its part, if it answers in time.
+    /// Has the owner make an access to runs of its part, if it answers in time; `other_ns` is what
+    /// the other way is expected to take, with all that comes behind this access.
     ///
     /// # Errors
     /// The owner has ended in the middle of it.
@@ -533,6 +541,7 @@ impl Part {
         runs: &[Range<u64>],
         writes: bool,
         here: *mut u8,
+        other_ns: f64,
     ) -> Result<bool> {
         let Place::At(sync) = self.sync else {
             return Ok(false);
@@ -552,13 +561,29 @@ impl Part {
             }
             std::hint::spin_loop();
         }
+        // It may sleep, and would answer this one or the next.
+        path.wake_peer();
+        if other_ns >= WORTH_WAKING_NS {
+            // As long at most as the other way takes; if it computes, it is not asked for a number of
+            // accesses.
+            let until = monotonic_ns() + other_ns as u64;
+            for look in 1u32.. {
+                // SAFETY: invariant 5: as before.
+                if let Some(made) = unsafe { request.answer(access, here) } {
+                    path.core.served.asked(path.peer, made);
+                    return Ok(made);
+                }
+                // The owner may ask this rank meanwhile.
+                path.core.serve();
+                std::hint::spin_loop();
+                if look.is_multiple_of(LOOKS_PER_TIME) && monotonic_ns() > until {
+                    break;
+                }
+            }
+        }
         path.core.served.asked(path.peer, false);
         match request.withdraw() {
-            true => {
-                // It may sleep, and would answer the next one.
-                path.wake_peer();
-                Ok(false)
-            }
+            true => Ok(false),
             // SAFETY: invariant 5: the caller's contract.
             false => unsafe { self.await_answer(path, access, here, request) },
         }
@@ -911,7 +936,7 @@ impl Part {
     pub unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<Way> {
         if let Some((run, at)) = self.short_run(path, from, target) {
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            if unsafe { self.ask_owner(path, &[run], true, at) }? {
+            if unsafe { self.ask_owner(path, &[run], true, at, 0.0) }? {
                 return Ok(Way::Owner);
             }
         }
@@ -999,10 +1024,12 @@ impl Part {
         pieces: &mut Pieces,
         from: *const u8,
     ) -> Result<Way> {
+        let costs = path.core.selection.costs();
+        let other_ns = ways::system_ns(pieces.bytes(), pieces.runs(), costs);
         while let Some((runs, packed)) = pieces.next_access() {
             let at = from.wrapping_add(packed).cast_mut();
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            if !unsafe { self.ask_owner(path, runs, true, at) }? {
+            if !unsafe { self.ask_owner(path, runs, true, at, other_ns) }? {
                 pieces.otherwise(path.lane.lock().access_limits(path.peer, key));
                 // SAFETY: invariants 1 to 3.
                 unsafe { put_pieces(path, key, pieces, from) }?;
@@ -1024,7 +1051,7 @@ impl Part {
     pub unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<Way> {
         if let Some((run, at)) = self.short_run(path, to, target) {
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            if unsafe { self.ask_owner(path, &[run], false, at) }? {
+            if unsafe { self.ask_owner(path, &[run], false, at, 0.0) }? {
                 return Ok(Way::Owner);
             }
         }
@@ -1049,7 +1076,7 @@ impl Part {
         let mut pieces = self.served_pieces(path, target, true);
         if let Some((runs, _)) = pieces.as_mut().and_then(Pieces::next_access)
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            && unsafe { self.ask_owner(path, runs, false, at) }?
+            && unsafe { self.ask_owner(path, runs, false, at, 0.0) }?
         {
             way = Way::Owner;
         } else {

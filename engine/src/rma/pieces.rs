@@ -64,6 +64,12 @@ impl Pieces {
         self.runs.len()
     }
 
+    /// Bytes of all runs.
+    pub fn bytes(&self) -> usize {
+        let bytes = self.runs.iter().map(|run| run.end - run.start);
+        bytes.sum::<u64>() as usize
+    }
+
     /// Has the runs of the last access, and all behind, accessed another way, which takes as long
     /// ones.
     pub fn otherwise(&mut self, limits: Limits) {

@@ -92,7 +92,7 @@ const RUNS_A_CALL: f64 = 3.0;
 
 /// All ways, those that are open first, the quickest of them at the front.
 pub fn candidates(memory: Memory, access: &Access, costs: &LinkCosts) -> Vec<Candidate> {
-    let (n, runs) = (access.bytes as f64, access.runs.max(1) as f64);
+    let n = access.bytes as f64;
     // An update reads what it writes.
     let times = if access.updates { 2.0 } else { 1.0 };
     let asks = 2.0 * costs.latency_ns;
@@ -130,11 +130,7 @@ pub fn candidates(memory: Memory, access: &Access, costs: &LinkCosts) -> Vec<Can
         candidate(
             Way::System,
             only(Memory::Private, "only for plain memory of another process"),
-            Some(
-                times
-                    * ((1.0 + (runs - 1.0) / RUNS_A_CALL) * costs.attach_call_ns
-                        + n * costs.attach_ns_per_byte),
-            ),
+            Some(times * system_ns(access.bytes, access.runs, costs)),
         ),
         candidate(
             Way::Messages,
@@ -162,6 +158,12 @@ fn named_bytes(bytes: usize, runs: usize) -> usize {
         0 | 1 => bytes,
         _ => bytes.saturating_add(runs.saturating_mul(served::NAME_BYTES)),
     }
+}
+
+/// What the system takes to read or write runs of plain memory.
+pub fn system_ns(bytes: usize, runs: usize, costs: &LinkCosts) -> f64 {
+    let calls = 1.0 + (runs.max(1) as f64 - 1.0) / RUNS_A_CALL;
+    calls * costs.attach_call_ns + bytes as f64 * costs.attach_ns_per_byte
 }
 
 /// Whether an owner that waits is asked for an access to plain memory, by a link's costs.
