@@ -74,7 +74,7 @@ impl RawWindow {
         let known = self.known(rank)?;
         let (part, target) = match &known.attached {
             Some(seen) if target.bytes() > 0 => {
-                let sync = (&known.part, &self.0.records[rank].sync);
+                let sync = (&known.part, &known.record.sync);
                 let (part, target) = Seen::find(seen, &self.path(rank), sync, target)?;
                 (part, Cow::Owned(target))
             }
@@ -105,7 +105,7 @@ impl RawWindow {
         local: *const u8,
         bytes: usize,
     ) -> Option<*mut u8> {
-        let known = self.0.known.get(rank)?.get()?;
+        let known = self.0.known.get(rank)?;
         let inside = offset.checked_add(bytes)? <= known.part.bytes();
         let at = known.at.wrapping_add(offset);
         let apart = local.addr().abs_diff(at.addr()) >= bytes;
@@ -133,7 +133,7 @@ impl RawWindow {
             return None;
         }
         let update = Update::new(change, basic.into()).ok()?;
-        let known = self.0.known.get(rank)?.get()?;
+        let known = self.0.known.get(rank)?;
         let path = self.path(rank);
         let memory = (given, Some(before));
         // SAFETY: invariants 1 and 2; apart by the checks.

@@ -109,7 +109,7 @@ impl RawWindow {
 
     /// Closes an epoch on all ranks.
     pub fn unlock_all(&self) -> Result<()> {
-        let mut first = self.flush_all();
+        let first = self.flush_all();
         if let Some(watch) = &self.0.watch {
             watch.unlocked_all();
         }
@@ -118,15 +118,14 @@ impl RawWindow {
         if *open > 0 {
             return first;
         }
-        for (rank, cell) in self.0.known.iter().enumerate() {
-            if let Some(known) = cell.get()
-                && known.by_all.swap(false, Ordering::AcqRel)
-            {
+        let mut all = Ok(());
+        self.0.known.each(|rank, known| {
+            if known.by_all.swap(false, Ordering::AcqRel) {
                 let unlocked = self.give_back(rank, Hold::Shared);
-                first = first.and(unlocked);
+                all = std::mem::replace(&mut all, Ok(())).and(unlocked);
             }
-        }
-        first
+        });
+        first.and(all)
     }
 
     /// Ends what was begun before, on all ranks. Collective.

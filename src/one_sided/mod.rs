@@ -12,6 +12,7 @@
 //! | `offsets` | which bytes of a symmetric heap are free |
 //! | `raw` | windows in bytes: made, used and given back |
 //! | `record` | what all ranks know of each other's parts |
+//! | `sparse` | values by rank, of few ranks |
 //! | `symmetric` | symmetric heaps |
 //! | `window` | windows of elements, and their epochs |
 //! | `words` | elements as words of a compare-and-swap |
@@ -30,6 +31,7 @@ mod offsets;
 mod raw;
 mod record;
 mod requests;
+mod sparse;
 mod symmetric;
 mod window;
 mod words;

@@ -25,8 +25,9 @@ use super::check::Watch;
 use super::combined::Combined;
 use super::device::{Enqueued, OnDevices};
 use super::memory::Held;
-use super::record::{Record, exchange, is_reached_by_all};
+use super::record::{Record, Records, exchange, is_reached_by_all};
 use super::requests::Pool;
+use super::sparse::Sparse;
 use crate::coll::Collective;
 use crate::comm::Communicator;
 use osier_datatype::Layout;
@@ -39,11 +40,12 @@ use osier_kernels::DeviceSlice;
 use osier_transports::{RegionKey, RegionKind};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A part that was looked into.
 pub(super) struct Known {
     pub part: Part,
+    pub record: Record,
     /// Where it lies, if it is used by address, not dynamic and not checked; else null.
     pub at: *mut u8,
     /// It is locked, shared, by the epoch on all ranks.
@@ -63,6 +65,8 @@ struct Own {
     sync: Held,
     /// Of data and sync block.
     keys: [RegionKey; 2],
+    /// What is known of all parts, where this rank keeps that for the others.
+    table: Option<(Held, RegionKey)>,
 }
 
 impl Own {
@@ -80,14 +84,15 @@ impl Own {
             data,
             sync,
             keys: [data_key, key],
+            table: None,
         })
     }
 }
 
 pub(super) struct Inner {
     pub comm: Communicator,
-    pub records: Box<[Record]>,
-    pub known: Box<[OnceLock<Known>]>,
+    records: Records,
+    pub known: Sparse<Known>,
     /// Looks for conflicting accesses, where that is asked for.
     pub watch: Option<Watch>,
     /// Parts on devices, if there are any, and accesses on streams.
@@ -160,7 +165,8 @@ impl Own {
     fn give_back(self, comm: &Communicator) -> Held {
         Part::serve_no_more(comm.core(), self.sync.at());
         let mut lane = comm.lane().lock();
-        self.keys.iter().for_each(|key| lane.unexport_window(key));
+        let table = self.table.iter().map(|(_, key)| key);
+        (self.keys.iter().chain(table)).for_each(|key| lane.unexport_window(key));
         self.data
     }
 }
@@ -271,6 +277,7 @@ impl RawWindow {
                 || updates == Updates::Many
                 || !is_reached_by_all(&comm, &own.keys[0]),
             on_device: on_device.is_some(),
+            mapped: is_reached_by_all(&comm, &own.keys[1]),
         });
         let records = exchange(&comm, record.as_ref());
         let (own, mut records) = (own?, records?);
@@ -318,6 +325,7 @@ impl RawWindow {
             holder: 0,
             by_lock: updates == Updates::Many,
             on_device: false,
+            mapped: true,
         });
         let records = exchange(&comm, record.as_ref());
         let (own, mut records) = (own?, records?);
@@ -335,11 +343,22 @@ impl RawWindow {
 
     fn of(
         comm: Communicator,
-        own: Own,
+        mut own: Own,
         (records, devices): (Vec<Record>, Option<OnDevices>),
         dynamic: bool,
     ) -> Result<Self> {
-        let known = records.iter().map(|_| OnceLock::new()).collect();
+        let known = Sparse::new(records.len());
+        let records = match Records::keep(&comm, records) {
+            Ok((records, table)) => {
+                own.table = table;
+                records
+            }
+            Err(e) => {
+                // Invariant 1: others may have made the window.
+                std::mem::forget(own);
+                return Err(e);
+            }
+        };
         let serves = {
             let lane = comm.lane().lock();
             let mut keys = own.keys.iter();
@@ -359,7 +378,7 @@ impl RawWindow {
             enqueued: Enqueued::default(),
             under_way: Pool::default(),
             combined: Combined::default(),
-            records: records.into(),
+            records,
             known,
             on_all: Mutex::new(0),
             ways: Default::default(),
@@ -473,7 +492,7 @@ impl RawWindow {
     /// A rank's part.
     #[inline]
     pub(super) fn known(&self, rank: usize) -> Result<&Known> {
-        match self.0.known.get(rank).and_then(OnceLock::get) {
+        match self.0.known.get(rank) {
             Some(known) => Ok(known),
             None => self.look_into(rank),
         }
@@ -482,12 +501,7 @@ impl RawWindow {
     #[cold]
     fn look_into(&self, rank: usize) -> Result<&Known> {
         let inner = &*self.0;
-        let (Some(record), Some(cell)) = (inner.records.get(rank), inner.known.get(rank)) else {
-            return Err(Error::new(
-                ErrorKind::Rank,
-                format!("rank {rank} of a window of {}", inner.records.len()),
-            ));
-        };
+        let record = inner.records.get(rank)?;
         let own = inner.own.as_ref();
         let place = |holder: usize,
                      (key, of_device): (&RegionKey, bool),
@@ -513,26 +527,29 @@ impl RawWindow {
         let part = part.served_by(inner.comm.core().selection.costs());
         let is_short = inner.list.is_none() && inner.watch.is_none();
         let at = part.address().filter(|_| is_short);
-        Ok(cell.get_or_init(|| Known {
+        let known = inner.known.get_or_init(rank, || Known {
             part,
+            record,
             at: at.unwrap_or(std::ptr::null_mut()),
             by_all: AtomicBool::new(false),
             attached: inner.list.as_ref().map(|_| Mutex::default()),
-        }))
-    }
-
-    /// Bytes of a rank's part.
-    pub fn bytes_of(&self, rank: usize) -> Result<usize> {
-        let record = self.0.records.get(rank);
-        record.map(|r| r.data.bytes as usize).ok_or_else(|| {
-            let message = format!("rank {rank} of a window of {}", self.0.records.len());
+        });
+        known.ok_or_else(|| {
+            let message = format!("rank {rank} of a window of {}", inner.records.len());
             Error::new(ErrorKind::Rank, message)
         })
     }
 
+    /// Bytes of a rank's part.
+    pub fn bytes_of(&self, rank: usize) -> Result<usize> {
+        Ok(self.known(rank)?.record.data.bytes as usize)
+    }
+
     /// A rank's displacement unit in bytes.
     pub fn unit_of(&self, rank: usize) -> Option<usize> {
-        self.0.records.get(rank).map(|r| r.unit as usize)
+        self.known(rank)
+            .ok()
+            .map(|known| known.record.unit as usize)
     }
 
     /// Where a rank's part lies here, if it is used by address and has bytes.
@@ -542,7 +559,7 @@ impl RawWindow {
 
     /// Where a rank's own part lies in its process.
     pub fn own_address(&self, rank: usize) -> Option<u64> {
-        self.0.records.get(rank).map(|r| r.address)
+        self.known(rank).ok().map(|known| known.record.address)
     }
 
     /// How a rank's part is reached: `address`, `cross-memory attach`, `transport`, `messages`
