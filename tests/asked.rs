@@ -12,7 +12,7 @@
 //! | `seconds`, `runs` | length of a soak: time, programs | those, `engine_sim` |
 //! | `case` | what a failure has printed, for `one_case`; one shape | `engine_sim`, `inspect` |
 //! | `calls`, `call-seed` | seeds of collective calls: how many, or which one | `engine_sim` |
-//! | `deviations`, `schedules`, `deadly` | bounds of the exploration | `engine_sim` |
+//! | `deviations`, `schedules`, `deadly` | bounds of the exploration | `engine_sim`; `schedules`, of each job, `ranks` |
 //! | `rounds` | rounds of each operator | `reduce` of the kernels |
 //! | `sass` | folder of disassembled kernels | `inspect` of the kernels |
 //! | `hang-seeds` | seeds of the verdict on hangs | unit tests of the engine |

@@ -10,13 +10,13 @@
 //! ```
 
 use crate::bootstrap::Universe;
-use crate::bootstrap::virtual_ranks::{Deal, RankResult, on_stacks};
+use crate::bootstrap::virtual_ranks::{Deal, RankResult, give_turn, on_stacks};
 use crate::comm::Communicator;
 use osier_engine::check::Setting;
 use osier_engine::diagnose::threads::Inside;
 use osier_transports::Death;
 use osier_transports::shm::{Job, JobOptions};
-use osier_transports::sim::{SimNet, SimOptions};
+use osier_transports::sim::{Held, SimNet, SimOptions};
 
 /// What the ranks talk over.
 #[doc(hidden)]
@@ -141,6 +141,54 @@ fn on_sim<R: Send>(
         },
         f,
     )
+}
+
+/// As [`ranks_on`], on one thread over a simulated network that holds everything: one thing after
+/// another goes on, the first but where `choices` say otherwise ([`SimNet::schedule`]). The results,
+/// and what there was to choose from at each step.
+#[doc(hidden)]
+pub fn ranks_scheduled<R: Send>(
+    options: &SimOptions,
+    n: usize,
+    choices: &[(u32, u8)],
+    f: impl Fn(Communicator, &SimNet) -> R + Sync,
+) -> (Vec<R>, Vec<u8>) {
+    let net = SimNet::new(SimOptions {
+        ranks: n as u32,
+        held: true,
+        auto_advance: true,
+        ..options.clone()
+    });
+    net.schedule(choices);
+    let deal = Deal {
+        job: 0,
+        ranks: 0..n,
+        workers: 1,
+        places: &[],
+    };
+    let join = |rank| Universe::simulated_checked(&net, rank, from_env());
+    let outcomes = on_stacks(
+        &deal,
+        |rank| {
+            let universe = join(rank).expect("a place in the job");
+            let result = f(universe.world().clone(), &net);
+            // What it has sent is there before the news of its end.
+            let own =
+                |held: &Held| matches!(held, Held::Message { from, .. } if *from == rank as u32);
+            while net.held().iter().any(own) {
+                universe.world().core().progress_awake();
+                give_turn();
+            }
+            result
+        },
+        |rank, code| match code {
+            0 => net.finalize(rank as u32),
+            _ => net.kill(rank as u32),
+        },
+    );
+    let passed_on = |r: RankResult<R>| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let results = outcomes.expect("stacks").into_iter().map(passed_on);
+    (results.collect(), net.choices())
 }
 
 fn on_shm<R: Send>(

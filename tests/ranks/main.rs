@@ -50,4 +50,5 @@ mod trees;
 mod waitsets;
 mod window_checks;
 mod window_programs;
+mod window_schedules;
 mod windows;

@@ -281,6 +281,22 @@ impl SimNet {
         self.lock().let_through(held)
     }
 
+    /// Has polls let through what is held, one after the other, each once no rank has anything else
+    /// to do: the first of [`SimNet::held`], but where `choices` say otherwise, by the number of the step
+    /// and the place in the list. For ranks whose polls alone move the clock
+    /// ([`SimOptions::auto_advance`]) and that run in turn on one thread, so that the same choices
+    /// give the same run.
+    pub fn schedule(&self, choices: &[(u32, u8)]) {
+        self.lock().schedule = Some(state::Schedule::new(choices));
+    }
+
+    /// What there was to choose from at each step of [`SimNet::schedule`] so far.
+    pub fn choices(&self) -> Vec<u8> {
+        let state = self.lock();
+        let widths = state.schedule.as_ref().map(|s| s.widths.clone());
+        widths.unwrap_or_default()
+    }
+
     /// Number of messages and ended operations that polls of an endpoint
     /// would find now.
     pub fn due(&self, channel: u64, rank: u32) -> usize {

@@ -109,6 +109,32 @@ pub(super) struct State {
     pub(super) generation: u64,
     pub(super) sleepers: u32,
     wake: Arc<Condvar>,
+    pub(super) schedule: Option<Schedule>,
+}
+
+/// Polls of a rank that find nothing until it is taken to have nothing to do: it polls each of its
+/// channels a few times in a row. Not tuned.
+const QUIET_POLLS: u64 = 24;
+
+/// Which of what is held goes on, step by step.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// Where it is not the first: (step, which).
+    choices: Vec<(u32, u8)>,
+    /// What there was to choose from at each step so far.
+    pub(super) widths: Vec<u8>,
+    /// Polls that found nothing since something has happened, and what had happened then.
+    quiet: u64,
+    seen: (u64, u64, usize),
+}
+
+impl Schedule {
+    pub(super) fn new(choices: &[(u32, u8)]) -> Self {
+        Self {
+            choices: choices.to_vec(),
+            ..Self::default()
+        }
+    }
 }
 
 impl State {
@@ -145,6 +171,7 @@ impl State {
             generation: 0,
             sleepers: 0,
             wake,
+            schedule: None,
         }
     }
 
@@ -165,7 +192,14 @@ impl State {
 
     pub(super) fn advance_to_next_event(&mut self) -> bool {
         if self.options.held {
-            return self.let_first_through();
+            return match self.schedule.take() {
+                Some(mut schedule) => {
+                    let moved = self.go_on_by(&mut schedule);
+                    self.schedule = Some(schedule);
+                    moved
+                }
+                None => self.let_first_through(),
+            };
         }
         while let Some(Reverse(due_ns)) = self.events.pop() {
             if due_ns > self.now_ns {
@@ -505,6 +539,30 @@ impl State {
             }
         }
         true
+    }
+
+    /// A poll has found nothing: once no rank has anything to do, lets through what the schedule
+    /// says.
+    fn go_on_by(&mut self, schedule: &mut Schedule) -> bool {
+        let operations = self.operations.len();
+        let seen = (self.generation, self.stats.posted, operations);
+        if std::mem::replace(&mut schedule.seen, seen) != seen {
+            schedule.quiet = 0;
+        }
+        schedule.quiet += 1;
+        if schedule.quiet < QUIET_POLLS * u64::from(self.options.ranks) {
+            return false;
+        }
+        schedule.quiet = 0;
+        let held = self.held();
+        if held.is_empty() {
+            return false;
+        }
+        let step = schedule.widths.len() as u32;
+        schedule.widths.push(held.len().min(u8::MAX.into()) as u8);
+        let choice = schedule.choices.iter().find(|(at, _)| *at == step);
+        let choice = choice.map_or(0, |(_, choice)| usize::from(*choice));
+        self.let_through(held[choice.min(held.len() - 1)])
     }
 
     fn let_first_through(&mut self) -> bool {
