@@ -261,10 +261,10 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
         let reach = [mapped.reach_of(TARGET)?, plain.reach_of(TARGET)?];
         println!("# osier rma: accesses to a rank that waits, ns; medians of repetitions");
         println!(
-            "# window: reached by {}; of a vector: by {}",
+            "# window: reached by {}; vector of another process: by {}",
             reach[0], reach[1]
         );
-        let headings = ["window", "bare", "ratio", "of a vector"];
+        let headings = ["window", "bare", "ratio", "vector"];
         println!("{}", heading(headings));
         let long = LONG.map(|bytes| [PUT, GET].map(|access| Access { bytes, ..access }));
         let spread = LAYOUTS.map(|layout| {
