@@ -61,6 +61,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Contexts::", "not public"),
     ("RawWindow::", "not public"),
     ("OnDevices::", "not public"),
+    ("Records::", "not public"),
     ("Watch::", "not public"),
     ("Communicator::device_window", "needs a device"),
     ("Communicator::symmetric_heap_on", "needs a device"),

@@ -568,7 +568,7 @@ impl Part {
             // accesses.
             let until = monotonic_ns() + other_ns as u64;
             for look in 1u32.. {
-                // SAFETY: invariant 5: as before.
+                // SAFETY: invariant 5: posted by this call, and there is room for what it reads.
                 if let Some(made) = unsafe { request.answer(access, here) } {
                     path.core.served.asked(path.peer, made);
                     return Ok(made);
