@@ -1,7 +1,7 @@
 //! What all ranks know of each other's parts.
 //!
-//! Where all ranks map each other's memory, as on one machine, records are in a table in memory of rank 0, which the others read when they first use a part. Elsewhere each rank
-//! has all of them.
+//! Where all ranks map each other's memory, as on one machine, records are in a table in memory of
+//! rank 0, which the others read when they first use a part. Elsewhere each rank has all of them.
 //!
 //! ```text
 //! record of a rank, 80 bytes
@@ -57,7 +57,8 @@ impl Record {
         w
     }
 
-    fn from_wire(w: &[u8]) -> Option<Record> {
+    /// `None`: the rank has not made its part, or these are no bytes of a record.
+    fn from_wire(w: &[u8], ranks: usize) -> Option<Record> {
         let (data, rest) = w.split_at_checked(Self::KEY)?;
         let (sync, rest) = rest.split_at_checked(Self::KEY)?;
         let (address, rest) = rest.split_first_chunk::<8>()?;
@@ -67,7 +68,8 @@ impl Record {
             return None;
         };
         let (data, sync) = (RegionKey::from_wire(data)?, RegionKey::from_wire(sync)?);
-        if sync.bytes != sync_bytes(&data) as u64 {
+        let holder = u32::from_le_bytes(*holder);
+        if sync.bytes != sync_bytes(&data) as u64 || holder as usize >= ranks {
             return None;
         }
         Some(Record {
@@ -75,7 +77,7 @@ impl Record {
             sync,
             address: u64::from_le_bytes(*address),
             unit: u64::from_le_bytes(*unit),
-            holder: u32::from_le_bytes(*holder),
+            holder,
             by_lock: by_lock != 0,
             on_device: on_device != 0,
             mapped: mapped != 0,
@@ -96,7 +98,7 @@ pub(super) fn exchange(comm: &Communicator, record: Option<&Record>) -> Result<V
     comm.allgather(&Record::to_wire(record), &mut all)?;
     let records = all.chunks_exact(Record::BYTES).enumerate();
     let parse = |(rank, wire): (usize, &[u8])| {
-        Record::from_wire(wire).ok_or_else(|| {
+        Record::from_wire(wire, comm.size()).ok_or_else(|| {
             let message = format!("rank {rank} could not make its part of a window");
             Error::new(ErrorKind::Unavailable, message)
         })
@@ -142,7 +144,7 @@ impl Records {
                 let at = at.wrapping_add(rank * Record::BYTES);
                 // SAFETY: invariant 1: one of the table's records, of bytes.
                 let wire = unsafe { at.cast::<[u8; Record::BYTES]>().read() };
-                Record::from_wire(&wire).ok_or_else(|| {
+                Record::from_wire(&wire, self.len()).ok_or_else(|| {
                     let message =
                         format!("the record of rank {rank}'s part of a window, in rank 0");
                     Error::new(ErrorKind::Malformed, message)
@@ -201,7 +203,7 @@ impl Records {
             // SAFETY: invariant 1: memory of as many records, of which nobody else knows yet.
             unsafe { to.cast::<[u8; Record::BYTES]>().write(wire) };
         }
-        // SAFETY: invariant 1.
+        // SAFETY: invariant 1: it is there until all have given the window back.
         let key = unsafe { (comm.lane().lock()).export_window(held.at(), held.bytes()) }.ok()?;
         Some((held, key))
     }
@@ -214,5 +216,49 @@ fn path_to_first(comm: &Communicator) -> Path<'_> {
         lane: comm.lane(),
         own: comm.rank() as u32,
         peer: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_transports::RegionKind;
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let data = RegionKey {
+            kind: RegionKind::Process,
+            owner: 1,
+            base: 4096,
+            bytes: 64,
+        };
+        let sync = RegionKey {
+            bytes: sync_bytes(&data) as u64,
+            ..data
+        };
+        let record = Record {
+            data,
+            sync,
+            address: 7,
+            unit: 8,
+            holder: 2,
+            by_lock: true,
+            on_device: false,
+            mapped: true,
+        };
+        let wire = Record::to_wire(Some(&record));
+        let read = Record::from_wire(&wire, 3).expect("a record");
+        assert_eq!((read.address, read.holder, read.mapped), (7, 2, true));
+        assert!(Record::from_wire(&wire, 2).is_none(), "no such holder");
+        assert!(Record::from_wire(&wire[..60], 3).is_none());
+        assert!(Record::from_wire(&Record::to_wire(None), 3).is_none());
+        let longer = Record {
+            sync: RegionKey {
+                bytes: sync.bytes + 8,
+                ..sync
+            },
+            ..record
+        };
+        assert!(Record::from_wire(&Record::to_wire(Some(&longer)), 3).is_none());
     }
 }

@@ -553,10 +553,13 @@ impl Part {
         if !unsafe { request.post(access, runs, here) } {
             return Ok(false);
         }
-        for _ in 0..ANSWER_LOOKS {
+        let answered = || {
             // SAFETY: invariant 5: posted just now, and there is room for what it reads.
-            if let Some(made) = unsafe { request.answer(access, here) } {
-                path.core.served.asked(path.peer, made);
+            let made = unsafe { request.answer(access, here) };
+            made.inspect(|made| path.core.served.asked(path.peer, *made))
+        };
+        for _ in 0..ANSWER_LOOKS {
+            if let Some(made) = answered() {
                 return Ok(made);
             }
             std::hint::spin_loop();
@@ -564,20 +567,17 @@ impl Part {
         // It may sleep, and would answer this one or the next.
         path.wake_peer();
         if other_ns >= WORTH_WAKING_NS {
-            // As long at most as the other way takes; if it computes, it is not asked for a number of
-            // accesses.
+            // No longer than the other way takes; if the owner computes, it is not asked for a number
+            // of accesses.
             let until = monotonic_ns() + other_ns as u64;
-            for look in 1u32.. {
-                // SAFETY: invariant 5: posted by this call, and there is room for what it reads.
-                if let Some(made) = unsafe { request.answer(access, here) } {
-                    path.core.served.asked(path.peer, made);
-                    return Ok(made);
-                }
-                // The owner may ask this rank meanwhile.
-                path.core.serve();
-                std::hint::spin_loop();
-                if look.is_multiple_of(LOOKS_PER_TIME) && monotonic_ns() > until {
-                    break;
+            while monotonic_ns() < until {
+                for _ in 0..LOOKS_PER_TIME {
+                    if let Some(made) = answered() {
+                        return Ok(made);
+                    }
+                    // The owner may ask this rank meanwhile.
+                    path.core.serve();
+                    std::hint::spin_loop();
                 }
             }
         }
