@@ -540,6 +540,11 @@ impl RawWindow {
         })
     }
 
+    /// Whether this rank has what is known of all parts, in place of a table that rank 0 keeps.
+    pub fn has_all_records(&self) -> bool {
+        matches!(self.0.records, Records::Own(_))
+    }
+
     /// Bytes of a rank's part.
     pub fn bytes_of(&self, rank: usize) -> Result<usize> {
         Ok(self.known(rank)?.record.data.bytes as usize)
@@ -629,46 +634,5 @@ impl RawWindow {
         inner.comm.barrier()?;
         let own = inner.own.take();
         Ok(own.and_then(|own| own.give_back(&inner.comm).into_value()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Network, ranks_on};
-
-    /// Whether rank 0 keeps what is known for all.
-    fn has_table(network: &Network, flavor: fn() -> Result<Flavor>) -> Vec<bool> {
-        ranks_on(network, 3, |comm| {
-            let window = RawWindow::make(&comm, flavor(), 1, Updates::Many).unwrap();
-            let known = |rank| window.bytes_of(rank).unwrap();
-            assert_eq!([known(0), known(1), known(2)], [known(0); 3]);
-            assert_eq!(window.unit_of(2), Some(1));
-            assert_eq!(window.bytes_of(3).unwrap_err().kind(), ErrorKind::Rank);
-            let table = matches!(window.0.records, Records::Table { .. });
-            let keeps = window.0.own.as_ref().is_some_and(|own| own.table.is_some());
-            assert_eq!(keeps, table && comm.rank() == 0);
-            window.free().unwrap();
-            table
-        })
-    }
-
-    #[test]
-    fn rank_0_keeps_records_where_all_map_each_other() {
-        let flavors: [fn() -> Result<Flavor>; 3] = [
-            || Ok(Flavor::Allocate(64)),
-            || Ok(Flavor::Shared(64)),
-            || Ok(Flavor::Dynamic),
-        ];
-        for flavor in flavors {
-            assert_eq!(has_table(&Network::Shm, flavor), [true; 3]);
-            assert_eq!(has_table(&Network::Virtual(1), flavor), [true; 3]);
-        }
-        let apart = Network::Sim(osier_transports::sim::SimOptions {
-            auto_advance: true,
-            ..Default::default()
-        });
-        assert_eq!(has_table(&apart, flavors[0]), [false; 3]);
-        assert_eq!(has_table(&apart, flavors[2]), [false; 3]);
     }
 }

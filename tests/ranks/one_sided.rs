@@ -711,3 +711,27 @@ fn accesses_by_request() {
         window.free().expect("free");
     });
 }
+
+#[test]
+fn rank_0_keeps_records_where_all_map_each_other() {
+    let _watchdog = Watchdog::start();
+    let networks = [Network::Shm, Network::Virtual(1)];
+    let apart = Network::all().pop().expect("the simulated network");
+    assert!(matches!(apart, Network::Sim(_)));
+    for (network, table) in networks.iter().map(|n| (n, true)).chain([(&apart, false)]) {
+        ranks_on(network, 3, |comm| {
+            let allocated = comm.window::<u64>(8).expect("a window");
+            let dynamic = comm.dynamic_window::<u64>().expect("a window");
+            let created = comm.window_of(vec![0u64; 8]).expect("a window");
+            for window in [allocated, dynamic, created] {
+                assert_eq!(window.raw().has_all_records(), !table);
+                let known = |rank| window.len_of(rank).expect("a rank");
+                assert_eq!([known(0), known(1), known(2)], [known(0); 3]);
+                assert_eq!(window.raw().unit_of(2), Some(8));
+                let error = window.raw().bytes_of(3).expect_err("no such rank");
+                assert_eq!(error.kind(), ErrorKind::Rank);
+                window.free().expect("free");
+            }
+        });
+    }
+}

@@ -281,11 +281,11 @@ impl SimNet {
         self.lock().let_through(held)
     }
 
-    /// Has polls let through what is held, one after the other, each once no rank has anything else
-    /// to do: the first of [`SimNet::held`], but where `choices` say otherwise, by the number of the step
-    /// and the place in the list. For ranks whose polls alone move the clock
-    /// ([`SimOptions::auto_advance`]) and that run in turn on one thread, so that the same choices
-    /// give the same run.
+    /// Has polls let through what is held, one after the other, each once polls of any rank have found
+    /// nothing for some time: the first of [`SimNet::held`], but where `choices` say otherwise, by
+    /// the number of the step and the place in the list. For ranks whose polls alone move the
+    /// clock ([`SimOptions::auto_advance`]) and that run in turn on one thread: the same choices give
+    /// the same run in most cases, not in all.
     pub fn schedule(&self, choices: &[(u32, u8)]) {
         self.lock().schedule = Some(state::Schedule::new(choices));
     }

@@ -112,8 +112,8 @@ pub(super) struct State {
     pub(super) schedule: Option<Schedule>,
 }
 
-/// Polls of a rank that find nothing until it is taken to have nothing to do: it polls each of its
-/// channels a few times in a row. Not tuned.
+/// Polls for each rank that find nothing until all are taken to have nothing to do: a rank polls each
+/// of its channels a few times in a row. Not tuned.
 const QUIET_POLLS: u64 = 24;
 
 /// Which of what is held goes on, step by step.
@@ -541,8 +541,7 @@ impl State {
         true
     }
 
-    /// A poll has found nothing: once no rank has anything to do, lets through what the schedule
-    /// says.
+    /// A poll has found nothing: after a number of those, lets through what the schedule says.
     fn go_on_by(&mut self, schedule: &mut Schedule) -> bool {
         let operations = self.operations.len();
         let seen = (self.generation, self.stats.posted, operations);
