@@ -36,10 +36,11 @@ use crate::sync::AtomicU32;
 use crate::task::Task;
 use crate::watch::Watch;
 use crate::word::{EdgeWord, Standing, TaskWord};
+use osier_transports::full_fence;
 use std::any::TypeId;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What the owner of a task has besides its word. Cells, so that nothing that was written is
@@ -462,7 +463,7 @@ impl Instance {
     /// Whether all tasks of the rank have ended.
     pub fn has_ended(&self) -> bool {
         // Of two workers that end the last tasks, one at least sees both.
-        fence(Ordering::SeqCst);
+        full_fence();
         self.retired() == self.tasks.len() && self.children.have_ended()
     }
 

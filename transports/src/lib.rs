@@ -14,6 +14,7 @@ pub mod contract;
 pub mod cuda_ipc;
 mod death;
 pub mod delay;
+mod fence;
 pub mod loopback;
 pub mod shm;
 pub mod sim;
@@ -29,3 +30,4 @@ pub use contract::{
     PostError, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind, WIRE_VERSION,
 };
 pub use death::Death;
+pub use fence::full_fence;

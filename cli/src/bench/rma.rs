@@ -8,12 +8,13 @@
 
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use osier::devices::DeviceView;
 use osier::rma::{Epoch, Window};
 use osier::{Communicator, Layout, Op, View, ViewMut};
+use osier_transports::full_fence;
 use serde_json::{Value, json};
 
 use super::gpu::{self, Gpu};
@@ -124,7 +125,7 @@ const ACCESSES: &[Access] = &[
         },
         bare: |b| {
             b.word().store(b.buffer[0], Ordering::Relaxed);
-            fence(Ordering::SeqCst);
+            full_fence();
         },
     },
     Access {

@@ -29,13 +29,13 @@ use crate::diagnose::waits::{Asked, EndedBy, Waits, Watch};
 use crate::diagnose::watch::Watcher;
 use crate::protocol::select::Selection;
 use crate::trace::Tracer;
-use osier_transports::Death;
 use osier_transports::shm::{ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
+use osier_transports::{Death, full_fence};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -357,7 +357,7 @@ impl Core {
     /// sees.
     pub fn wake_waiting(&self) {
         // Either a sleeper's last check sees the change, or we see the sleeper.
-        fence(Ordering::SeqCst);
+        full_fence();
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.wake_sleepers();
         }

@@ -13,12 +13,7 @@
 //!    mark again.
 
 use crate::error::Result;
-use osier_transports::AtomicOp;
-
-#[cfg(loom)]
-use loom::sync::atomic::{Ordering, fence};
-#[cfg(not(loom))]
-use std::sync::atomic::{Ordering, fence};
+use osier_transports::{AtomicOp, full_fence};
 
 /// Marks that the owner is to be woken, before it looks at its part once more. `apply`
 /// performs an atomic on the mark, and gives the value before.
@@ -30,7 +25,7 @@ pub fn mark(mut apply: impl FnMut(AtomicOp) -> Result<u64>) -> Result<()> {
         apply(AtomicOp::Swap(1))?;
     }
     // Invariant 1.
-    fence(Ordering::SeqCst);
+    full_fence();
     Ok(())
 }
 
@@ -41,7 +36,7 @@ pub fn mark(mut apply: impl FnMut(AtomicOp) -> Result<u64>) -> Result<()> {
 #[inline]
 pub fn is_to_wake(mut apply: impl FnMut(AtomicOp) -> Result<u64>) -> Result<bool> {
     // Invariant 1.
-    fence(Ordering::SeqCst);
+    full_fence();
     Ok(apply(AtomicOp::Load)? != 0 && apply(AtomicOp::Swap(0))? != 0)
 }
 
@@ -49,7 +44,7 @@ pub fn is_to_wake(mut apply: impl FnMut(AtomicOp) -> Result<u64>) -> Result<bool
 mod loom_tests {
     use super::*;
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU64, AtomicUsize};
+    use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     use loom::thread;
 
     fn on(word: &AtomicU64) -> impl FnMut(AtomicOp) -> Result<u64> {

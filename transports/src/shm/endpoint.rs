@@ -25,7 +25,8 @@ use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PeerMemory,
     PostError, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::full_fence;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -198,7 +199,7 @@ impl ShmEndpoint {
     #[inline]
     fn ring_bell(&self, peer: Peer) {
         if self.fence {
-            fence(Ordering::SeqCst);
+            full_fence();
         } else {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
@@ -214,7 +215,7 @@ impl ShmEndpoint {
     #[cold]
     fn room_made(&self, peer: Peer) {
         if self.fence {
-            fence(Ordering::SeqCst);
+            full_fence();
         } else {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
@@ -727,7 +728,7 @@ impl ShmEndpoint {
     #[inline]
     pub fn wake_members(&self) {
         if self.fence {
-            fence(Ordering::SeqCst);
+            full_fence();
         } else {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }

@@ -336,7 +336,7 @@ impl ShmRank {
     pub(crate) fn tell_closed(&self, source: u32) {
         // Either its last look before it sleeps sees the close, or we see its
         // flag.
-        crate::sync::fence(Ordering::SeqCst);
+        crate::full_fence();
         let sleeping = &self.0.job.control(source as usize).sleeping;
         if words::may_sleep(sleeping) && words::rouse(sleeping) {
             self.0.job.ring(source as usize);
@@ -682,7 +682,7 @@ impl ShmRank {
     ) {
         let control = self.0.job.control(self.rank());
         let barrier = || match self.0.fence {
-            true => crate::sync::fence(Ordering::SeqCst),
+            true => crate::full_fence(),
             false => wait::barrier_all(),
         };
         let bell = self.0.job.bell(self.rank());
@@ -717,8 +717,9 @@ impl ShmRank {
             }
         };
         let sleeping = &self.0.job.control(self.rank()).sleeping;
-        let fence = || crate::sync::fence(Ordering::SeqCst);
-        words::park(sleeping, fence, look, || away(Parked(self.clone())));
+        words::park(sleeping, crate::full_fence, look, || {
+            away(Parked(self.clone()))
+        });
         if self.0.watches.load(Ordering::Relaxed) != 0 {
             self.look_for_ended();
         }
@@ -786,7 +787,7 @@ impl Parked {
     /// A barrier that all senders of their jobs pass.
     pub fn barrier<'a>(mut parked: impl Iterator<Item = &'a Parked>) {
         match parked.all(|p| p.0.0.fence) {
-            true => crate::sync::fence(Ordering::SeqCst),
+            true => crate::full_fence(),
             false => wait::barrier_all(),
         }
     }
