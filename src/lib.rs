@@ -273,7 +273,7 @@ pub mod rma {
         SymmetricHeap, Updates, Way, Window,
     };
     #[doc(hidden)]
-    pub use crate::one_sided::{Flavor, RawWindow, target_of};
+    pub use crate::one_sided::{ByAddress, Flavor, RawWindow, target_of};
 }
 
 /// Graphs of tasks: families of tasks over index spaces, edges between their ports, firing

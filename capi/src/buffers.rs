@@ -250,8 +250,8 @@ fn any_view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
 }
 
 /// Whether an address is surely one of the host's memory, which nobody follows.
-#[inline]
-fn is_of_the_host(at: Address) -> bool {
+#[inline(always)]
+pub fn is_of_the_host(at: Address) -> bool {
     at.addr() >= CONSTANTS && !osier_kernels::classify::is_expected() && !held::follows()
 }
 

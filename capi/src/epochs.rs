@@ -87,12 +87,12 @@ impl Quick {
     #[inline]
     pub fn unlock(&self, target: usize) -> Option<Held> {
         let order = Ordering::Relaxed;
-        [Held::Exclusive, Held::Shared].into_iter().find(|held| {
-            let swapped = self
-                .0
-                .compare_exchange(one(target, *held), IDLE, order, order);
-            swapped.is_ok()
-        })
+        let word = self.0.load(order);
+        let held = [Held::Exclusive, Held::Shared]
+            .into_iter()
+            .find(|held| word == one(target, *held))?;
+        let swapped = self.0.compare_exchange(word, IDLE, order, order);
+        swapped.is_ok().then_some(held)
     }
 }
 

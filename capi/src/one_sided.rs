@@ -5,7 +5,7 @@
 //! where the next flush or end of an epoch is.
 
 use crate::abi::*;
-use crate::buffers::{Address, MemoryMut, elements, view, view_mut};
+use crate::buffers::{Address, MemoryMut, elements, is_of_the_host, view, view_mut};
 use crate::call::{On, mpi};
 use crate::complete;
 use crate::epochs::{Allowed, Epochs, Held};
@@ -14,11 +14,11 @@ use crate::objects::{Element, REQUESTS, ctype, group, lock};
 use crate::ops::{known, operand};
 use crate::windows::{Win, win};
 use crate::work::{Pending, Work};
-use osier::rma::{Change, target_of};
+use osier::rma::{ByAddress, Change, target_of};
 use osier::{Buffer, BufferMut};
 use osier_engine::rma::word::Hold;
 use osier_engine::view::{RawView, copy_contiguous};
-use std::sync::atomic::{Ordering, fence};
+use osier_transports::full_fence;
 
 /// The target of an access, which may be nobody.
 struct Target {
@@ -52,30 +52,36 @@ fn offset(win: &Win, rank: usize, disp: Aint) -> Res<usize> {
     Ok(at.cast_unsigned())
 }
 
-/// Where elements of predefined types lie on both sides, if a copy of bytes is all there is to do
-/// in an access that its epoch allows: the origin's, those in the window, and how many bytes.
-#[inline]
-fn plain<N: Int>(win: &Win, local: Local<N>, remote: Remote<N>) -> Res<Option<Run>> {
+/// A rank's part that is used by address, in an epoch that allows it at once; none: whatever else
+/// is to be done, or wrong, is found by the longer way.
+#[inline(always)]
+fn short(win: &Win, rank: c_int) -> Option<ByAddress<'_>> {
+    let rank = usize::try_from(rank).ok()?;
+    let part = win.raw.by_address(rank)?;
+    let allowed = match win.quick.look(rank)? {
+        Allowed::AtOnce => true,
+        Allowed::OfAll => part.is_locked_by_all(),
+    };
+    allowed.then_some(part)
+}
+
+/// Where elements of predefined types lie on both sides, if a copy of bytes is all there is to
+/// do: the origin's, those in the window, and how many bytes.
+#[inline(always)]
+fn plain<N: Int>(win: &Win, local: Local<N>, remote: Remote<N>) -> Option<Run> {
     let (rank, disp, n, ty) = remote;
-    let Some(own) = elements(local.0, local.1, local.2).and_then(|own| own.plain()) else {
-        return Ok(None);
-    };
-    let bytes = match (ctype(ty)?.element, usize::try_from(n.wide())) {
-        (Some(element), Ok(n)) => n.checked_mul(element.bytes),
-        _ => None,
-    };
-    if bytes != Some(own.bytes) || rank < 0 {
-        return Ok(None);
+    let own = elements(local.0, local.1, local.2)?.plain()?;
+    if (n.wide(), ty) != (local.1.wide(), local.2) {
+        let n = usize::try_from(n.wide()).ok()?;
+        let bytes = n.checked_mul(ctype(ty).ok()?.element?.bytes)?;
+        (bytes == own.bytes).then_some(())?;
     }
-    let rank = checked(win, rank)?;
-    allow(win, rank)?;
-    let at = offset(win, rank, disp)?;
-    let there = win.raw.flat(rank, at, own.at, own.bytes);
-    Ok(there.map(|there| Run {
+    let there = short(win, rank)?.place(disp, own.at, own.bytes)?;
+    Some(Run {
         own: own.at,
         there,
         bytes: own.bytes,
-    }))
+    })
 }
 
 /// Bytes of an access on both sides, apart from each other.
@@ -148,14 +154,19 @@ type Local<N> = (Address, N, Handle);
 type Remote<N> = (c_int, Aint, N, Handle);
 
 /// Writes to a target. `now`: it is complete when this returns; else with the next flush.
-#[inline]
+#[inline(always)]
 fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle, now: bool) -> Res {
     let win = win(on)?;
-    if let Some(both) = plain(win, from, to)? {
+    if let Some(both) = plain(win, from, to) {
         // SAFETY: C's contract: the origin's buffer is readable; both sides are apart.
         unsafe { copy_contiguous(both.own, both.there, both.bytes) };
         return Ok(());
     }
+    any_write(win, from, to, now)
+}
+
+#[inline(never)]
+fn any_write<N: Int>(win: &Win, from: Local<N>, to: Remote<N>, now: bool) -> Res {
     let (rank, disp, n, ty) = to;
     let Some(target) = target(win, rank, disp, n, ty)? else {
         return Ok(());
@@ -171,14 +182,19 @@ fn write<N: Int>(from: Local<N>, to: Remote<N>, on: Handle, now: bool) -> Res {
     Ok(())
 }
 
-#[inline]
+#[inline(always)]
 fn read<N: Int>(to: Local<N>, from: Remote<N>, on: Handle) -> Res {
     let win = win(on)?;
-    if let Some(both) = plain(win, to, from)? {
+    if let Some(both) = plain(win, to, from) {
         // SAFETY: C's contract: the origin's buffer is writable; both sides are apart.
         unsafe { copy_contiguous(both.there, both.own, both.bytes) };
         return Ok(());
     }
+    any_read(win, to, from)
+}
+
+#[inline(never)]
+fn any_read<N: Int>(win: &Win, to: Local<N>, from: Remote<N>) -> Res {
     let (rank, disp, n, ty) = from;
     let Some(target) = target(win, rank, disp, n, ty)? else {
         return Ok(());
@@ -229,42 +245,36 @@ fn update<N: Int>(
 }
 
 /// Updates one element of a predefined type where the window is used by address; `None`: not so.
-#[inline]
+#[inline(always)]
 fn fetch(
     (given, before): (Address, Address),
     ty: Handle,
     (rank, disp): (c_int, Aint),
     op: Handle,
     on: Handle,
-) -> Res<Option<osier::Result<()>>> {
-    let one: Count = 1;
-    let Some(element) = ctype(operand(ty, op))?.element else {
-        return Ok(None);
-    };
+) -> Option<osier::Result<()>> {
+    let element = ctype(operand(ty, op)).ok()?.element.as_ref()?;
     // Whatever is no memory of the host is looked at by the other way.
-    if rank < 0 || elements(before, one, ty).is_none() || elements(given, one, ty).is_none() {
-        return Ok(None);
-    }
-    let (win, change) = (win(on)?, change(op)?);
-    let rank = checked(win, rank)?;
-    allow(win, rank)?;
-    let at = offset(win, rank, disp)?;
+    (is_of_the_host(before) && is_of_the_host(given)).then_some(())?;
+    let part = short(win(on).ok()?, rank)?;
     let element = (element.basic, element.bytes);
     // SAFETY: C's contract: an element is readable and writable at the origin.
-    Ok(unsafe { (win.raw).update_flat(change, element, rank, at, (given, before)) })
+    unsafe { part.update(change(op).ok()?, element, disp, (given, before)) }
 }
 
 /// An element in the lower bytes of a word.
+#[inline]
 fn word(at: *const u8, bytes: usize) -> Res<u64> {
     if at.is_null() {
         return Err(argument("a null pointer for an element"));
     }
     let mut word = 0u64;
     // SAFETY: C's contract: an element is readable there; it has at most eight bytes.
-    unsafe { std::ptr::copy_nonoverlapping(at, (&raw mut word).cast(), bytes.min(8)) };
+    unsafe { copy_contiguous(at, (&raw mut word).cast(), bytes.min(8)) };
     Ok(word)
 }
 
+#[inline(always)]
 fn swap(
     new: *const u8,
     expected: *const u8,
@@ -277,8 +287,6 @@ fn swap(
     if rank == MPI_PROC_NULL {
         return Ok(());
     }
-    let rank = checked(win, rank)?;
-    allow(win, rank)?;
     // C's characters are small numbers, as in reductions.
     let element = ctype(operand(ty, MPI_SUM))?.element;
     let fits = |e: &Element| is_swapped(e.basic) && matches!(e.bytes, 1 | 2 | 4 | 8);
@@ -288,12 +296,21 @@ fn swap(
             "MPI_Compare_and_swap of a type that is no integer, logical or byte of at most 8 bytes",
         ));
     };
-    let at = (offset(win, rank, disp)?, bytes);
     let (new, expected) = (word(new, bytes)?, word(expected, bytes)?);
-    let before = win.raw.compare_and_swap(rank, at, expected, new)?;
+    let swapped =
+        short(win, rank).and_then(|part| part.compare_and_swap((disp, bytes), expected, new));
+    let before = match swapped {
+        Some(before) => before?,
+        None => {
+            let rank = checked(win, rank)?;
+            allow(win, rank)?;
+            let at = (offset(win, rank, disp)?, bytes);
+            win.raw.compare_and_swap(rank, at, expected, new)?
+        }
+    };
     crate::fail::place(result)?;
     // SAFETY: C's contract: an element is writable there.
-    unsafe { std::ptr::copy_nonoverlapping((&raw const before).cast(), result, bytes) };
+    unsafe { copy_contiguous((&raw const before).cast(), result, bytes) };
     Ok(())
 }
 
@@ -338,6 +355,7 @@ fn known_assert(assert: c_int, allowed: c_int) -> Res {
 const ASSERTS: c_int =
     MPI_MODE_NOCHECK | MPI_MODE_NOSTORE | MPI_MODE_NOPUT | MPI_MODE_NOPRECEDE | MPI_MODE_NOSUCCEED;
 
+#[inline(always)]
 fn flush(rank: c_int, on: Handle) -> Res {
     let win = win(on)?;
     if rank == MPI_PROC_NULL {
@@ -422,7 +440,7 @@ mpi! {
         buf: Address, result: Address, ty: Handle, rank: c_int, disp: Aint, op: Handle, on: Handle
     ) on On::Win(on); {
         let one: Count = 1;
-        if let Some(done) = fetch((buf, result), ty, (rank, disp), op, on)? {
+        if let Some(done) = fetch((buf, result), ty, (rank, disp), op, on) {
             return done.map_err(of_op);
         }
         update((buf, one, ty), Some((result, one, ty)), (rank, disp, one, ty), op, on)?;
@@ -572,6 +590,6 @@ mpi! {
 
     fn MPI_Win_sync(on: Handle) on On::Win(on); {
         win(on)?;
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 }

@@ -20,9 +20,83 @@ use osier_engine::rma::Part;
 use osier_engine::rma::update::{Change, Update};
 use osier_engine::rma::ways::Way;
 use osier_engine::view::{RawView, copy_contiguous};
+use osier_transports::full_fence;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// A rank's part that is used by address: the short way of calls with one run of bytes.
+#[derive(Clone, Copy)]
+pub struct ByAddress<'w> {
+    window: &'w RawWindow,
+    known: &'w Known,
+    rank: usize,
+}
+
+impl ByAddress<'_> {
+    /// Whether the epoch on all ranks has its lock.
+    #[inline(always)]
+    pub fn is_locked_by_all(&self) -> bool {
+        self.known.by_all.load(Ordering::Acquire)
+    }
+
+    /// Where `bytes` bytes lie, so many displacement units from the part's first byte on, if they
+    /// lie inside, and apart from as many at `local`.
+    #[inline(always)]
+    pub fn place(&self, units: isize, local: *const u8, bytes: usize) -> Option<*mut u8> {
+        let known = self.known;
+        let offset = units.checked_mul(known.record.unit as isize)?;
+        let offset = usize::try_from(offset).ok()?;
+        let inside = offset.checked_add(bytes)? <= known.part.bytes();
+        let at = known.at.wrapping_add(offset);
+        let apart = local.addr().abs_diff(at.addr()) >= bytes;
+        (inside && apart).then_some(at)
+    }
+
+    /// As [`RawWindow::update`], of one element of a predefined type of `bytes` bytes; `None`: that
+    /// is the way of it, or it is not sound.
+    ///
+    /// # Safety
+    /// An element is readable at `given`, unless the change keeps, and writable at `before`.
+    #[inline(always)]
+    #[track_caller]
+    pub unsafe fn update(
+        &self,
+        change: Change,
+        (basic, bytes): (Basic, usize),
+        units: isize,
+        (given, before): (*const u8, *mut u8),
+    ) -> Option<Result<()>> {
+        let at = self.place(units, before, bytes)?;
+        if given.addr().abs_diff(at.addr()) < bytes {
+            return None;
+        }
+        let update = match Update::of_usual(change, basic) {
+            Some(update) => update,
+            None => Update::new(change, basic.into()).ok()?,
+        };
+        let path = self.window.path(self.rank);
+        let memory = (given, Some(before));
+        // SAFETY: invariants 1 and 2; apart by the checks.
+        Some(unsafe { (self.known.part).update_run(&path, &update, at, memory, bytes) })
+    }
+
+    /// As [`RawWindow::compare_and_swap`], of an element of `bytes` bytes; `None`: it does not lie
+    /// inside.
+    #[inline(always)]
+    #[track_caller]
+    pub fn compare_and_swap(
+        &self,
+        (units, bytes): (isize, usize),
+        expected: u64,
+        new: u64,
+    ) -> Option<Result<u64>> {
+        let offset = units.checked_mul(self.known.record.unit as isize)?;
+        let place = (usize::try_from(offset).ok()?, bytes);
+        let path = self.window.path(self.rank);
+        Some((self.known.part).compare_and_swap(&path, place, expected, new))
+    }
+}
 
 impl Known {
     /// Where the bytes of a target lie, if they are one run of the part that is used by address.
@@ -95,49 +169,16 @@ impl RawWindow {
         )
     }
 
-    /// Where `bytes` bytes at `offset` of a rank's part lie, if it is used by address, they lie
-    /// inside, and apart from as many at `local`.
-    #[inline]
-    pub fn flat(
-        &self,
-        rank: usize,
-        offset: usize,
-        local: *const u8,
-        bytes: usize,
-    ) -> Option<*mut u8> {
+    /// A rank's part, if it is known already and used by address.
+    #[inline(always)]
+    pub fn by_address(&self, rank: usize) -> Option<ByAddress<'_>> {
         let known = self.0.known.get(rank)?;
-        let inside = offset.checked_add(bytes)? <= known.part.bytes();
-        let at = known.at.wrapping_add(offset);
-        let apart = local.addr().abs_diff(at.addr()) >= bytes;
-        (inside && apart && !known.at.is_null()).then_some(at)
-    }
-
-    /// As [`RawWindow::update`], of one element of a predefined type, `bytes` bytes at `offset` of
-    /// a rank's part that is used by address; `None`: that is the way of it, or it is not
-    /// sound.
-    ///
-    /// # Safety
-    /// An element is readable at `given`, unless the change keeps, and writable at `before`.
-    #[inline]
-    #[track_caller]
-    pub unsafe fn update_flat(
-        &self,
-        change: Change,
-        (basic, bytes): (Basic, usize),
-        rank: usize,
-        offset: usize,
-        (given, before): (*const u8, *mut u8),
-    ) -> Option<Result<()>> {
-        let at = self.flat(rank, offset, before, bytes)?;
-        if given.addr().abs_diff(at.addr()) < bytes {
-            return None;
-        }
-        let update = Update::new(change, basic.into()).ok()?;
-        let known = self.0.known.get(rank)?;
-        let path = self.path(rank);
-        let memory = (given, Some(before));
-        // SAFETY: invariants 1 and 2; apart by the checks.
-        Some(unsafe { (known.part).update_run(&path, &update, at, memory, bytes) })
+        let window = self;
+        (!known.at.is_null()).then_some(ByAddress {
+            window,
+            known,
+            rank,
+        })
     }
 
     /// Writes `from` to `target`, a view that counts from the first byte of a rank's part; in a
@@ -419,7 +460,7 @@ impl RawWindow {
     /// As [`RawWindow::flush`], of all ranks.
     #[inline]
     pub fn flush_all(&self) -> Result<()> {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        full_fence();
         if self.has_unsettled() {
             self.settle()?;
         }

@@ -36,7 +36,7 @@ mod symmetric;
 mod window;
 mod words;
 
-pub use accesses::target_of;
+pub use accesses::{ByAddress, target_of};
 pub use osier_engine::rma::update::Change;
 pub use osier_engine::rma::ways::Way;
 pub use raw::{Flavor, RawWindow, Updates};

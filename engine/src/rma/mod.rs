@@ -57,13 +57,13 @@ use crate::progress::served::{self, Access, REQUEST_BYTES, Request};
 use crate::protocol::cost::LinkCosts;
 use crate::view::{RawView, copy_contiguous};
 use osier_transports::shm::monotonic_ns;
-use osier_transports::{AtomicOp, RegionKey, RegionKind};
+use osier_transports::{AtomicOp, RegionKey, RegionKind, full_fence};
 use pending::Pending;
 use pieces::Pieces;
 use shares::{Left, Shares};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use update::Update;
 use ways::Way;
 use word::{Hold, Holders, Tried};
@@ -684,6 +684,33 @@ impl Part {
         unsafe { self.sync.atomic(path, lock.at(), op) }
     }
 
+    /// A lock's word, if it is reached by address.
+    #[inline(always)]
+    fn mapped_word(&self, lock: LockOf) -> Option<&AtomicU64> {
+        let Place::At(sync) = self.sync else {
+            return None;
+        };
+        let at = sync.wrapping_add(lock.at()).cast();
+        // SAFETY: invariants 1 and 4: a word of the sync block, used by atomics alone.
+        Some(unsafe { AtomicU64::from_ptr(at) })
+    }
+
+    /// Takes the lock of epochs alone, if that is one atomic of the processor; false: whatever else
+    /// is to be done ([`Part::lock`]).
+    #[inline(always)]
+    pub fn lock_at_once(&self, own: u32) -> bool {
+        let word = self.mapped_word(LockOf::Epochs);
+        word.is_some_and(|word| word::take_free(word, own))
+    }
+
+    /// Gives the lock of epochs back that this rank has alone, behind all that it has written to a
+    /// part that is reached by address; false: whatever else is to be done ([`Part::unlock`]).
+    #[inline(always)]
+    pub fn unlock_at_once(&self, own: u32) -> bool {
+        let word = self.mapped_word(LockOf::Epochs);
+        word.is_some_and(|word| word::give_back_unwaited(word, own))
+    }
+
     /// Takes the lock of epochs; waits for others. `left` says what a rank that has ended leaves
     /// of this part's lock.
     ///
@@ -700,7 +727,7 @@ impl Part {
         self.take(path, LockOf::Epochs, hold, &mut left)
     }
 
-    #[inline]
+    #[inline(never)]
     #[track_caller]
     fn take(
         &self,
@@ -827,16 +854,13 @@ impl Part {
     ///
     /// # Errors
     /// The peer has failed, or the transport.
-    #[inline]
+    #[inline(always)]
     pub fn unlock(&self, path: &Path<'_>, lock: LockOf, hold: Hold) -> Result<()> {
         let apply = |op| self.apply(path, lock, op);
         let wake = || path.wake();
-        match (lock, self.sync) {
+        match (lock, self.mapped_word(lock)) {
             // It is never shared.
-            (LockOf::Updates, Place::At(at)) => {
-                let at = at.wrapping_add(lock.at()).cast();
-                // SAFETY: invariants 1 and 4: a word of the sync block, used by atomics alone.
-                let word = unsafe { AtomicU64::from_ptr(at) };
+            (LockOf::Updates, Some(word)) => {
                 let load = || word.load(Ordering::Relaxed);
                 let store = |value| word.store(value, Ordering::Release);
                 word::unlock_alone(path.own, (load, store), apply, wake)
@@ -849,11 +873,14 @@ impl Part {
     ///
     /// # Errors
     /// Those of `f`, and as [`Part::lock`].
-    #[inline]
+    #[inline(always)]
     pub fn alone<R>(&self, path: &Path<'_>, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        // It is never shared.
-        let mut left = |_| Ok(Left::Nothing);
-        self.take(path, LockOf::Updates, Hold::Exclusive, &mut left)?;
+        let word = self.mapped_word(LockOf::Updates);
+        if !word.is_some_and(|word| word::take_free(word, path.own)) {
+            // It is never shared.
+            let mut left = |_| Ok(Left::Nothing);
+            self.take(path, LockOf::Updates, Hold::Exclusive, &mut left)?;
+        }
         let done = f();
         self.unlock(path, LockOf::Updates, Hold::Exclusive)?;
         done
@@ -919,7 +946,7 @@ impl Part {
     #[inline]
     pub fn flush(&self) {
         if let Place::At(_) = self.data {
-            fence(Ordering::SeqCst);
+            full_fence();
         }
     }
 
@@ -1222,7 +1249,7 @@ impl Part {
     ///
     /// # Safety
     /// As there; the part is used by address, and the bytes lie in it.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     pub unsafe fn update_run(
         &self,

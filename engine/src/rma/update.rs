@@ -15,6 +15,7 @@
 //! each element.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::view::copy_contiguous;
 use osier_datatype::{Basic, BasicKind, Element, Operator};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -69,6 +70,22 @@ impl Update {
             ));
         }
         Ok(Self { change, element })
+    }
+
+    /// An update of numbers that are updated most, which every operator of these is known for;
+    /// none: [`Update::new`] says it.
+    #[inline(always)]
+    pub fn of_usual(change: Change, basic: Basic) -> Option<Self> {
+        let usual = matches!(
+            basic,
+            Basic::I32 | Basic::U32 | Basic::I64 | Basic::U64 | Basic::F32 | Basic::F64
+        );
+        let known = matches!(
+            change,
+            Change::Replace | Change::Keep | Change::Combine(Operator::Sum)
+        );
+        let element = Element::Basic(basic);
+        (usual && known).then_some(Self { change, element })
     }
 
     /// Bytes of an element.
@@ -213,7 +230,7 @@ impl Update {
 pub(super) unsafe fn load(at: *const u8, bytes: usize) -> u64 {
     let mut word = 0u64;
     // SAFETY: invariant 2, and a word has eight.
-    unsafe { std::ptr::copy_nonoverlapping(at, (&raw mut word).cast(), bytes) };
+    unsafe { copy_contiguous(at, (&raw mut word).cast(), bytes) };
     word
 }
 
@@ -293,6 +310,7 @@ by_size! {
 }
 
 /// Whether sums of a type are those of its words.
+#[inline]
 fn is_whole(basic: Basic) -> bool {
     matches!(basic.kind(), BasicKind::Signed | BasicKind::Unsigned)
 }

@@ -28,6 +28,7 @@
 
 use crate::error::Result;
 use osier_transports::AtomicOp;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most shared holders.
 const SHARED: u64 = (1 << 24) - 1;
@@ -82,6 +83,22 @@ fn is_free(word: u64) -> bool {
 
 fn cas(expected: u64, new: u64) -> AtomicOp {
     AtomicOp::CompareSwap { expected, new }
+}
+
+/// Takes a lock whose word is mapped alone for `rank`, if nobody has it or waits; false: not so.
+#[inline(always)]
+pub fn take_free(word: &AtomicU64, rank: u32) -> bool {
+    // Invariant 1.
+    let (taken, seen) = (Ordering::AcqRel, Ordering::Relaxed);
+    word.compare_exchange(0, holder(rank), taken, seen).is_ok()
+}
+
+/// Gives a lock back that `rank` has taken alone, if nobody waits for it: a full barrier, too;
+/// false: not so.
+#[inline(always)]
+pub fn give_back_unwaited(word: &AtomicU64, rank: u32) -> bool {
+    let (given, seen) = (Ordering::AcqRel, Ordering::Relaxed);
+    word.compare_exchange(holder(rank), 0, given, seen).is_ok()
 }
 
 /// Takes a lock for `rank`, if nobody has it. `apply` performs an atomic on the word, and gives
