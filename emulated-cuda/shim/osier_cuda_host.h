@@ -44,10 +44,16 @@ struct osier_launch_state {
     dim3 block_dim, grid_dim;
     void *shared;
     void (*barrier)(void);
+    // A barrier that tells how many threads of the block have said yes.
+    unsigned (*vote)(int yes);
     void (*sleep)(void);
     void (*trap)(const char *what);
     // Told of each access, if there is one: address, bytes, 1 for a write.
     void (*access)(const void *address, size_t bytes, int write);
+    // Told of each atomic, behind it, if `access` is there: address, what it does, its order, bytes,
+    // values before and after.
+    void (*atomic)(const void *address, int act, int order, size_t bytes, unsigned long long before,
+                   unsigned long long after);
     // Stores `elements` elements of `element_bytes` bytes to all memory bound to a multicast address.
     void (*multimem)(void *address, const void *from, size_t element_bytes, size_t elements);
 };
@@ -90,6 +96,12 @@ extern __attribute__((visibility("hidden"))) struct osier_launch_state osier_sta
 #define warpSize 32
 
 static inline void __syncthreads() { osier_state.barrier(); }
+static inline int __syncthreads_count(int yes) { return (int)osier_state.vote(yes); }
+static inline int __syncthreads_or(int yes) { return osier_state.vote(yes) != 0; }
+static inline int __syncthreads_and(int yes) {
+    const dim3 all = osier_state.block_dim;
+    return osier_state.vote(yes) == all.x * all.y * all.z;
+}
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
@@ -108,20 +120,21 @@ template <class T, int N> static inline void osier_multimem_store(void *at, cons
     osier_state.multimem(at, values, sizeof(T), N);
 }
 
-// Atomics on integers use the processor's; on floating-point numbers a loop.
+// Atomics on integers use the processor's; on floating-point numbers a loop. They order nothing else,
+// as on a device.
 template <class T> static inline T atomicCAS(T *at, T expected, T value) {
-    __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;
 }
 template <class T> static inline T atomicExch(T *at, T value) {
-    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);
+    return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
 }
 template <class T, class F> static inline T osier_atomic_update(T *at, F update) {
     T before, after;
-    __atomic_load(at, &before, __ATOMIC_SEQ_CST);
+    __atomic_load(at, &before, __ATOMIC_RELAXED);
     do {
         after = update(before);
-    } while (!__atomic_compare_exchange(at, &before, &after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    } while (!__atomic_compare_exchange(at, &before, &after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return before;
 }
 template <class T, class V> static inline T atomicAdd(T *at, V v) { return osier_atomic_update(at, [&](T b) { return (T)(b + (T)v); }); }

@@ -27,6 +27,7 @@ use crate::abi::{self, Code};
 use crate::fault::{Fault, Result};
 use crate::fiber::{self, Fiber};
 use crate::isolation;
+use crate::kernel_order;
 use crate::kernels::Launch;
 use crate::multicast;
 use crate::random::Random;
@@ -43,9 +44,11 @@ pub struct LaunchState {
     grid_dim: [u32; 3],
     shared: *mut c_void,
     barrier: extern "C" fn(),
+    vote: extern "C" fn(c_int) -> u32,
     sleep: extern "C" fn(),
     trap: extern "C" fn(*const c_char),
     access: Option<extern "C" fn(*const c_void, usize, c_int)>,
+    atomic: extern "C" fn(*const c_void, c_int, c_int, usize, u64, u64),
     multimem: extern "C" fn(*mut c_void, *const c_void, usize, usize),
 }
 
@@ -78,6 +81,9 @@ struct Run {
     backward: bool,
     why: Cell<Why>,
     ended: Cell<usize>,
+    /// Threads that have said yes on their way to the barrier, and at the last one.
+    votes: Cell<u32>,
+    counted: Cell<u32>,
     trapped: RefCell<Option<Fault>>,
 }
 
@@ -95,6 +101,13 @@ fn current() -> &'static Run {
 extern "C" fn barrier() {
     current().why.set(Why::Barrier);
     fiber::give_back();
+}
+
+extern "C" fn vote(yes: c_int) -> u32 {
+    let run = current();
+    run.votes.set(run.votes.get() + u32::from(yes != 0));
+    barrier();
+    current().counted.get()
 }
 
 extern "C" fn sleep() {
@@ -119,6 +132,11 @@ pub fn fail(code: Code, what: String) -> ! {
     loop {
         fiber::give_back();
     }
+}
+
+fn flatten([x, y, z]: [u32; 3], dim: [u32; 3]) -> u64 {
+    let row = u64::from(z) * u64::from(dim[1]) + u64::from(y);
+    row * u64::from(dim[0]) + u64::from(x)
 }
 
 fn unflatten(flat: u64, dim: [u32; 3]) -> [u32; 3] {
@@ -228,13 +246,16 @@ impl Block {
                 grid_dim: launch.grid,
                 shared: self.shared.as_mut_ptr().cast(),
                 barrier,
+                vote,
                 sleep,
                 trap,
                 access: settings().order.then_some(record::note),
+                atomic: kernel_order::atomic,
                 multimem: multicast::store,
             }
         };
         RUN.set(Rc::as_ptr(&self.run));
+        kernel_order::block(flatten(self.index, launch.grid));
         let mut moved = false;
         while self.run.next.get() < self.run.threads {
             let spare = SPARE.with_borrow_mut(Vec::pop).or_else(Fiber::new);
@@ -261,6 +282,7 @@ impl Block {
                     ),
                 ));
             }
+            self.run.counted.set(self.run.votes.take());
             for (fiber, order) in std::mem::take(&mut self.at_barrier) {
                 self.resume(fiber, Some(order))?;
             }
@@ -364,6 +386,8 @@ impl Grid {
             backward: self.random.below(2) == 1,
             why: Cell::new(Why::Ended),
             ended: Cell::new(0),
+            votes: Cell::new(0),
+            counted: Cell::new(0),
             trapped: RefCell::new(None),
         });
         let index = unflatten((at + self.first) % self.blocks, launch.grid);

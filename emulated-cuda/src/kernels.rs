@@ -48,6 +48,8 @@ pub struct Kernel {
     pub state: *mut LaunchState,
     /// Bytes of each argument.
     pub argument_bytes: &'static [usize],
+    /// It is one of Osier's, not of the program's.
+    pub own: bool,
 }
 
 // SAFETY: `state` is only written by the worker thread (invariant 1).
@@ -112,7 +114,7 @@ pub fn load(image: &[u8]) -> Result<BTreeSet<String>> {
 fn table() -> HashMap<String, Kernel> {
     let mut found = HashMap::new();
     #[cfg(has_kernels)]
-    add(&mut found, &raw const osier_kernels);
+    add(&mut found, &raw const osier_kernels, true);
     for path in &settings().kernels {
         let Ok(c_path) = CString::new(path.as_str()) else {
             continue;
@@ -137,15 +139,15 @@ fn open(found: &mut HashMap<String, Kernel>, path: &CStr) -> std::result::Result
     if symbol.is_null() {
         return Err("has no kernels");
     }
-    add(found, symbol.cast());
+    add(found, symbol.cast(), false);
     Ok(())
 }
 
-fn add(found: &mut HashMap<String, Kernel>, mut library: *const Library) {
+fn add(found: &mut HashMap<String, Kernel>, mut library: *const Library, own: bool) {
     while !library.is_null() {
         // SAFETY: a library's table as the shim lays it out (invariant 2).
         let this = unsafe { &*library };
-        if this.version != 4 {
+        if this.version != 5 {
             say("a library of kernels was built for another version of the emulated driver");
             return;
         }
@@ -164,6 +166,7 @@ fn add(found: &mut HashMap<String, Kernel>, mut library: *const Library) {
                     call: entry.call,
                     state: this.state,
                     argument_bytes,
+                    own,
                 },
             );
         }

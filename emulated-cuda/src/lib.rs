@@ -16,6 +16,7 @@
 //! | [`waits`] | calls that wait for work that is not theirs |
 //! | [`work`], [`worker`] | operations of streams, the thread that runs them out of step, and the one that calls functions of the host |
 //! | [`order`], [`record`] | accesses that nothing orders; what kernels touch |
+//! | [`kernel_order`] | what blocks of kernels release and acquire |
 //! | [`graph`] | captures and graphs |
 //! | [`kernels`], [`grid`], [`fiber`] | kernels by name; blocks, threads, barriers, waits in memory |
 //! | [`ipc`] | what other processes open |
@@ -44,6 +45,7 @@ pub mod graph;
 pub mod grid;
 pub mod ipc;
 pub mod isolation;
+pub mod kernel_order;
 pub mod kernels;
 pub mod memory;
 pub mod multicast;

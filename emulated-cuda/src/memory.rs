@@ -241,6 +241,11 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    /// The device that alone may reach it; none: several may.
+    fn owner(&self) -> Option<usize> {
+        Some(self.device).filter(|device| self.access & !(1 << device) == 0)
+    }
+
     /// One past the last address.
     pub fn end(&self) -> u64 {
         self.start + self.bytes
@@ -397,11 +402,19 @@ impl Memory {
                  the mappings that vm.max_map_count allows a process)"
             )));
         }
-        let owner = Some(allocation.device).filter(|d| allocation.access & !(1 << d) == 0);
-        self.isolation.close(region, length, owner);
+        self.isolation.close(region, length, allocation.owner());
         let used = allocation.start..allocation.end();
         sanitizer::reveal(region..region + length, used);
         Ok(())
+    }
+
+    /// Says anew who may reach the user's pages of an allocation, which are mapped: the key is
+    /// another one where several devices may.
+    pub fn regroup(&self, allocation: &Allocation) {
+        if let Isolation::Keys(_) = *self.isolation {
+            let (region, length) = allocation.region;
+            self.isolation.close(region, length, allocation.owner());
+        }
     }
 
     /// Closes the user's pages for good.

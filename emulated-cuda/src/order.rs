@@ -23,17 +23,20 @@
 //! L. Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System",
 //! CACM 1978; F. Mattern, "Virtual Time and Global States of Distributed Systems", 1989.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::abi::{self, Handle};
 use crate::driver::State;
 use crate::fault::{Fault, Result};
+use crate::kernel_order::{self, Segment, Unknown};
 use crate::settings::settings;
 use crate::work::{Item, Op};
 
 /// Works that are remembered.
 const REMEMBERED: usize = 4096;
+/// Parts of kernels that are remembered.
+const PARTS: usize = 128;
 /// Works from which on those are forgotten that the host has waited for.
 const CROWDED: usize = 128;
 /// Records of an event whose clocks are kept.
@@ -44,19 +47,41 @@ const RECORDS: usize = 16;
 pub struct Clock(BTreeMap<Handle, u64>);
 
 impl Clock {
-    fn knows(&self, stream: Handle, ticket: u64) -> bool {
+    /// Whether a work is known to be over.
+    pub fn knows(&self, stream: Handle, ticket: u64) -> bool {
         self.0.get(&stream).is_some_and(|&last| last >= ticket)
     }
 
-    fn pass(&mut self, stream: Handle, ticket: u64) {
+    /// A work is known to be over from now on.
+    pub fn pass(&mut self, stream: Handle, ticket: u64) {
         let last = self.0.entry(stream).or_default();
         *last = ticket.max(*last);
     }
 
-    fn join(&mut self, other: &Clock) {
+    /// Knows what another knows, too.
+    pub fn join(&mut self, other: &Clock) {
         for (&stream, &ticket) in &other.0 {
             self.pass(stream, ticket);
         }
+    }
+}
+
+impl Clock {
+    /// Whether nothing is known to be over.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it has blocks of kernels that nobody asks for any more, and more than others.
+    fn has_blocks(&self, asked: &HashSet<Handle>) -> bool {
+        let blocks = self.0.range(kernel_order::BLOCK..).count();
+        blocks > 2 * asked.len() + 16
+    }
+
+    /// Drops blocks of kernels that nobody asks for any more.
+    fn forget_blocks(&mut self, asked: &HashSet<Handle>) {
+        self.0
+            .retain(|who, _| !kernel_order::is_block(*who) || asked.contains(who));
     }
 }
 
@@ -76,6 +101,11 @@ pub struct Accesses {
 }
 
 impl Accesses {
+    /// Whether nothing was touched.
+    pub fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty()
+    }
+
     /// Adds those of another.
     pub fn extend(&mut self, other: Accesses) {
         self.reads.extend(other.reads);
@@ -130,11 +160,27 @@ fn common(a: &Ranges, b: &Ranges) -> Option<u64> {
     None
 }
 
-/// A work that is over.
+/// A work, or a segment of a block of a kernel.
+#[derive(Clone, Copy, Debug)]
+struct Whose {
+    /// Its stream, and its ticket there.
+    work: (Handle, u64),
+    /// The block and the segment; of all else the work once more.
+    part: (Handle, u64),
+}
+
+impl Whose {
+    /// Whether it is known to be over; parts of one kernel are not compared.
+    fn is_before(&self, other: &Whose, knows: &Clock) -> bool {
+        let known = |(who, ticket)| knows.knows(who, ticket);
+        self.work == other.work || known(self.work) || known(self.part)
+    }
+}
+
+/// A work that is over, or a part of one that may still run.
 #[derive(Debug)]
 struct Past {
-    stream: Handle,
-    ticket: u64,
+    whose: Whose,
     name: String,
     accesses: Accesses,
     hull: (u64, u64),
@@ -219,6 +265,70 @@ impl Order {
     }
 }
 
+/// What the work at the head of a stream knows when it begins.
+pub fn begins(state: &State, stream: Handle, host: &Clock) -> Clock {
+    let mut clock = state
+        .order
+        .streams
+        .get(&stream)
+        .cloned()
+        .unwrap_or_default();
+    clock.join(host);
+    for other in neighbors(state, stream) {
+        if let Some(other) = state.order.streams.get(&other) {
+            clock.join(other);
+        }
+    }
+    clock
+}
+
+/// Takes note of parts of a kernel that are over; an error as of [`finished`].
+pub fn passed(
+    state: &mut State,
+    work: (Handle, u64),
+    name: &str,
+    (segments, unknown): (Vec<Segment>, &[Unknown]),
+) -> Result {
+    // What a kernel has cleared tells nothing; anybody else may have told anything.
+    let is_cleared = |word: &Unknown| {
+        let wrote = |past: &&Past| {
+            let mut writes = past.accesses.writes.iter();
+            writes.any(|&(start, end)| start <= word.address && word.address < end)
+        };
+        let last = state.order.past.iter().rev().find(wrote);
+        word.value == 0 && last.is_none_or(|past| past.name.starts_with("kernel"))
+    };
+    let told = unknown.iter().filter(|word| !is_cleared(word));
+    let granted: Vec<Handle> = told.map(|word| word.block).collect();
+    for block in &granted {
+        kernel_order::grant(work, *block);
+    }
+    for segment in segments {
+        let mut clock = segment.clock;
+        if segment.granted || granted.contains(&segment.of.0) {
+            clock.join(&state.order.all);
+        }
+        let mut accesses = clipped(state, segment.accesses);
+        accesses.tidy();
+        if writes_for_host(state, &accesses) {
+            state.order.host_learns(&clock);
+        }
+        let part = segment.of;
+        state.order.all.pass(part.0, part.1);
+        compare(state, name, Whose { work, part }, &clock, accesses)?;
+    }
+    Ok(())
+}
+
+/// Whether something was written to memory that the host reads.
+fn writes_for_host(state: &State, accesses: &Accesses) -> bool {
+    let readable = |start: u64| match state.memory.find(start) {
+        Some(found) => !found.kind.is_device(),
+        None => state.memory.is_pageable(start),
+    };
+    accesses.writes.iter().any(|&(start, _)| readable(start))
+}
+
 /// Takes note of a work that is over; an error if it and an earlier one touch the same
 /// byte, and nothing orders them.
 pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Result {
@@ -226,13 +336,26 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
         return Ok(());
     }
     let ticket = item.ticket;
-    let mut clock = state.order.streams.remove(&stream).unwrap_or_default();
-    clock.join(&item.host);
-    for other in neighbors(state, stream) {
-        if let Some(other) = state.order.streams.get(&other) {
-            clock.join(other);
+    let work = (stream, ticket);
+    let mut clock = begins(state, stream, &item.host);
+    let ended = kernel_order::end(work);
+    let told = match ended {
+        Some((segments, known)) => {
+            let told = passed(state, work, &op.name(), (segments, &[]));
+            clock.join(&known);
+            let mut asked: HashSet<Handle> = HashSet::new();
+            let past = state.order.past.iter().map(|past| past.whose);
+            let others = past.filter(|whose| whose.work != work);
+            asked.extend(others.map(|whose| whose.part.0));
+            clock.forget_blocks(&asked);
+            state.order.all.forget_blocks(&asked);
+            if state.order.host.has_blocks(&asked) {
+                Arc::make_mut(&mut state.order.host).forget_blocks(&asked);
+            }
+            told
         }
-    }
+        None => Ok(()),
+    };
     match op {
         Op::Wait(event, record) => clock.join(&state.order.event(*event, *record)),
         // What others have done in between, and a host function has waited for, is not known.
@@ -255,11 +378,12 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
         let shared = state.events.get(event).is_some_and(|e| e.shared.is_some());
         host_may_know |= shared;
     }
-    let readable = |start: u64| match state.memory.find(start) {
-        Some(found) => !found.kind.is_device(),
-        None => state.memory.is_pageable(start),
-    };
-    host_may_know |= accesses.writes.iter().any(|&(start, _)| readable(start));
+    host_may_know |= writes_for_host(state, &accesses);
+    if let Op::Fill(fill) = op
+        && let Some((range, pattern)) = fill.pattern()
+    {
+        kernel_order::filled(range, pattern, &clock);
+    }
     if host_may_know || tells_host {
         state.order.host_learns(&clock);
     }
@@ -271,7 +395,8 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
     }
     state.order.all.pass(stream, ticket);
     state.order.streams.insert(stream, clock);
-    compare(state, &op.name(), stream, ticket, &before, accesses)
+    let whose = Whose { work, part: work };
+    told.and(compare(state, &op.name(), whose, &before, accesses))
 }
 
 /// Streams that a stream's work comes behind by the rules of the legacy default stream.
@@ -324,8 +449,7 @@ fn clipped(state: &State, mut told: Accesses) -> Accesses {
 fn compare(
     state: &mut State,
     name: &str,
-    stream: Handle,
-    ticket: u64,
+    whose: Whose,
     before: &Clock,
     accesses: Accesses,
 ) -> Result {
@@ -341,7 +465,7 @@ fn compare(
     let mut found = None;
     for past in order.past.iter().rev() {
         let apart = past.hull.1 <= hull.0 || hull.1 <= past.hull.0;
-        if apart || before.knows(past.stream, past.ticket) {
+        if apart || past.whose.is_before(&whose, before) {
             continue;
         }
         let pairs = [
@@ -361,7 +485,7 @@ fn compare(
         ];
         for (mine, verb, other, had) in pairs {
             if let Some(at) = common(mine, other) {
-                found = Some((at, verb, had, past.name.clone(), past.stream));
+                found = Some((at, verb, had, past.name.clone(), past.whose.work.0));
                 break;
             }
         }
@@ -373,14 +497,19 @@ fn compare(
         let host = order.host.clone();
         order
             .past
-            .retain(|past| !host.knows(past.stream, past.ticket));
+            .retain(|past| !host.knows(past.whose.work.0, past.whose.work.1));
     }
     if order.past.len() >= REMEMBERED {
         order.past.pop_front();
     }
+    // Parts of kernels are named in clocks, which are to stay short.
+    let is_part = |past: &Past| past.whose.part != past.whose.work;
+    if whose.part != whose.work && order.past.iter().filter(|past| is_part(past)).count() >= PARTS {
+        let oldest = order.past.iter().position(is_part);
+        oldest.and_then(|at| order.past.remove(at));
+    }
     order.past.push_back(Past {
-        stream,
-        ticket,
+        whose,
         name: name.to_owned(),
         accesses,
         hull,

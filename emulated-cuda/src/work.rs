@@ -129,6 +129,21 @@ pub struct Fill {
     pub height: u64,
 }
 
+impl Fill {
+    /// The bytes, and eight of the pattern, if they are one run.
+    pub fn pattern(&self) -> Option<((u64, u64), u64)> {
+        let (value, bytes) = (u64::from(self.value.0), self.value.1);
+        let pattern = match bytes {
+            1 => (value & 0xff) * 0x0101_0101_0101_0101,
+            2 => (value & 0xffff) * 0x0001_0001_0001_0001,
+            _ => value * 0x0000_0001_0000_0001,
+        };
+        let one = self.height == 1 || self.pitch == self.width;
+        let range = (self.target, self.target + self.width * self.height);
+        one.then_some((range, pattern))
+    }
+}
+
 /// A function of the host.
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 
@@ -519,6 +534,8 @@ fn word(state: &State, at: u64, bytes: u64) -> Result<u64> {
 #[derive(Debug)]
 pub struct Running {
     name: String,
+    /// It is one of Osier's.
+    own: bool,
     grid: Mutex<Grid>,
     /// What it may reach, and how that is opened.
     devices: Vec<usize>,
@@ -529,6 +546,11 @@ pub struct Running {
 }
 
 impl Running {
+    /// Whether it is one of Osier's kernels.
+    pub fn is_own(&self) -> bool {
+        self.own
+    }
+
     /// Finds out what a kernel may reach.
     fn new(launch: &Launch, state: &mut State, context: Handle) -> Result<Running> {
         let device = state.context(context)?.device;
@@ -585,6 +607,7 @@ impl Running {
         };
         let seed = state.random.next();
         Ok(Running {
+            own: launch.kernel.own,
             name: launch.name.clone(),
             grid: Mutex::new(Grid::new(launch.clone(), seed)),
             devices,

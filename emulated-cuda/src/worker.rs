@@ -18,7 +18,7 @@ use crate::fault::{Fault, Result, become_worker, say};
 use crate::grid::Pass;
 use crate::settings::settings;
 use crate::work::{HostFunction, Moved, Op};
-use crate::{fiber, isolation, order, record};
+use crate::{fiber, isolation, kernel_order, order, record};
 
 /// One pause in so many steps.
 const PAUSES: u64 = 16;
@@ -78,10 +78,16 @@ pub fn run() {
             Ok(Moved::Unlocked(job)) => {
                 // Its item stays at the head of the queue, so what it uses is known.
                 begun(&mut state, stream);
+                // What kernels of a graph tell each other is not followed, nor what the library's own
+                // do: they use what others write by atomics alone.
+                if matches!(&op, Op::Running(running) if !running.is_own()) {
+                    enter(&state, stream);
+                }
                 drop(state);
                 let done = job();
                 state = driver.lock();
-                told(&mut state, stream);
+                let ordered = told(&mut state, stream, &name);
+                let done = done.and_then(|pass| ordered.map(|()| pass));
                 done.map(|pass| match (pass, &op) {
                     (Pass::Waits, _) => Moved::Blocked,
                     (Pass::Over, Op::Running(_)) => Moved::Done,
@@ -205,12 +211,32 @@ fn begun(state: &mut State, stream: Handle) {
     }
 }
 
-/// Keeps what a kernel has told of its accesses with its item.
-fn told(state: &mut State, stream: Handle) {
-    let accesses = record::take();
+/// A pass of the kernel at the head of a stream begins.
+fn enter(state: &State, stream: Handle) {
+    let head = state.streams.get(&stream).and_then(|s| s.queue.front());
+    if let Some(item) = head.filter(|_| settings().order) {
+        let begin = || order::begins(state, stream, &item.host);
+        kernel_order::enter((stream, item.ticket), begin);
+    }
+}
+
+/// Keeps what a kernel has told of its accesses with its item; an error if nothing orders one of
+/// a block with another work's.
+fn told(state: &mut State, stream: Handle, name: &str) -> Result {
+    let told = kernel_order::leave();
+    let (rest, parts) = match told {
+        Some(told) => (told.rest, Some((told.segments, told.unknown))),
+        None => (record::take(), None),
+    };
     let head = state.streams.get_mut(&stream);
-    if let Some(item) = head.and_then(|s| s.queue.front_mut()) {
-        item.told.extend(accesses);
+    let Some(item) = head.and_then(|s| s.queue.front_mut()) else {
+        return Ok(());
+    };
+    item.told.extend(rest);
+    let work = (stream, item.ticket);
+    match parts {
+        Some((segments, unknown)) => order::passed(state, work, name, (segments, &unknown)),
+        None => Ok(()),
     }
 }
 

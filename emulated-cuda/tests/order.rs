@@ -242,3 +242,136 @@ fn child_is_in_order() {
     assert_eq!(launch(f, 4, 128, 0, t, &[address(&half), address(&n)]), 0);
     assert_eq!(synchronize(), 0, "{}", fault());
 }
+
+/// What kernels of two streams do with a word that one tells the other by.
+const RELEASED: u32 = 0;
+const FENCED: u32 = 1;
+const UNORDERED: u32 = 2;
+const COUNTED: u32 = 3;
+
+/// One kernel writes bytes and says so in a word of the device, another waits for the word and
+/// reads them.
+fn hand_on(tells: u32, hears: u32) -> u32 {
+    start();
+    let [hand_on, take_over] = ["hand_on", "take_over"].map(kernel);
+    let (s, t) = (stream(), stream());
+    let (data, word, sums) = (alloc(4096), alloc(4), alloc(4 * 64));
+    assert_eq!(cu!(cuMemsetD8_v2(word => u64, 0 => u8, 4 => usize)), 0);
+    assert_eq!(synchronize(), 0);
+    let (n, one) = (4096u32, 1u32);
+    let waits = [
+        address(&data),
+        address(&n),
+        address(&word),
+        address(&one),
+        address(&sums),
+        address(&hears),
+    ];
+    assert_eq!(launch(take_over, 1, 64, 0, s, &waits), 0);
+    let writes = [address(&data), address(&n), address(&word), address(&tells)];
+    assert_eq!(launch(hand_on, 1, 64, 0, t, &writes), 0);
+    let ended = synchronize();
+    if ended == 0 {
+        let all: u32 = (0..4096u32).map(|i| (i + 1) & 0xff).sum();
+        assert_eq!(get::<u32>(sums, 64).iter().sum::<u32>(), all);
+    }
+    ended
+}
+
+#[test]
+fn kernels_order_each_other_by_words() {
+    for seed in ["1", "2", "3", "4"] {
+        for case in ["released", "fenced", "counted", "released, fenced"] {
+            let variables = [("TEST_CASE", case), ("OSIER_EMULATED_SEED", seed)];
+            passes("child_hands_on", &variables);
+        }
+        let relayed = [("OSIER_EMULATED_SEED", seed)];
+        passes("child_relays", &relayed);
+    }
+}
+
+#[test]
+fn a_missing_release_or_acquire_is_reported() {
+    for seed in ["1", "2", "3", "4"] {
+        for case in ["no release", "no acquire", "neither"] {
+            let variables = [("TEST_CASE", case), ("OSIER_EMULATED_SEED", seed)];
+            let out = again("child_hands_on", &variables);
+            let text = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(
+                text.contains("unordered access") && text.contains("kernel"),
+                "{case}, seed {seed}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "a child of kernels_order_each_other_by_words"]
+fn child_hands_on() {
+    let (tells, hears) = match std::env::var("TEST_CASE").unwrap().as_str() {
+        "released" => (RELEASED, RELEASED),
+        "fenced" => (FENCED, FENCED),
+        "counted" => (COUNTED, RELEASED),
+        "released, fenced" => (RELEASED, FENCED),
+        "no release" => (UNORDERED, RELEASED),
+        "no acquire" => (RELEASED, UNORDERED),
+        "neither" => (UNORDERED, UNORDERED),
+        other => panic!("no case {other}"),
+    };
+    assert_eq!(hand_on(tells, hears), 0, "{}", fault());
+}
+
+/// Over a third kernel, which counts in the word that the last one waits for; and a host that copies
+/// a value into a word is taken at its word.
+#[test]
+#[ignore = "a child of kernels_order_each_other_by_words"]
+fn child_relays() {
+    start();
+    let [hand_on, take_over] = ["hand_on", "take_over"].map(kernel);
+    let streams = [stream(), stream(), stream()];
+    let (a, b, word, sums) = (alloc(256), alloc(256), alloc(4), alloc(4 * 64));
+    assert_eq!(cu!(cuMemsetD8_v2(word => u64, 0 => u8, 4 => usize)), 0);
+    assert_eq!(synchronize(), 0);
+    let (n, two, none) = (256u32, 2u32, 0u32);
+    for (data, stream) in [(a, streams[0]), (b, streams[1])] {
+        let writes = [
+            address(&data),
+            address(&n),
+            address(&word),
+            address(&COUNTED),
+        ];
+        assert_eq!(launch(hand_on, 1, 64, 0, stream, &writes), 0);
+    }
+    for data in [a, b] {
+        let waits = [
+            address(&data),
+            address(&n),
+            address(&word),
+            address(&two),
+            address(&sums),
+            address(&RELEASED),
+        ];
+        assert_eq!(launch(take_over, 1, 64, 0, streams[2], &waits), 0);
+    }
+    assert_eq!(synchronize(), 0, "{}", fault());
+    // The host waits for a kernel, and tells another by a copy.
+    let waits = [
+        address(&a),
+        address(&n),
+        address(&word),
+        address(&7u32),
+        address(&sums),
+        address(&RELEASED),
+    ];
+    let writes = [address(&a), address(&n), address(&b), address(&none)];
+    assert_eq!(launch(take_over, 1, 64, 0, streams[2], &waits), 0);
+    assert_eq!(launch(hand_on, 1, 64, 0, streams[0], &writes), 0);
+    assert_eq!(cu!(cuStreamSynchronize(streams[0] => u64)), 0);
+    let seven = 7u32;
+    let from = std::ptr::from_ref(&seven) as u64;
+    assert_eq!(
+        cu!(cuMemcpyAsync(word => u64, from => u64, 4 => usize, streams[1] => u64)),
+        0
+    );
+    assert_eq!(synchronize(), 0, "{}", fault());
+}

@@ -209,7 +209,7 @@ entries! {
             found.access = access;
             let found = found.clone();
             if found.ready {
-                state.memory.map_region(&found)?;
+                state.memory.regroup(&found);
             }
         }
         Ok(())

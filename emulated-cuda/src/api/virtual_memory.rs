@@ -231,11 +231,14 @@ entries! {
                 ));
             }
             // Devices that are not named keep what they have.
+            let before = found.access;
             found.access = (found.access | given) & !taken;
             let found = found.clone();
-            match found.access {
-                0 => state.memory.unmap_region(found.region),
-                _ => state.memory.map_region(&found)?,
+            match (before, found.access) {
+                (_, 0) => state.memory.unmap_region(found.region),
+                (0, _) => state.memory.map_region(&found)?,
+                // A kernel of another device may be at it.
+                _ => state.memory.regroup(&found),
             }
         }
         Ok(())

@@ -192,6 +192,8 @@ pub fn kernel(name: &str) -> u64 {
         "relay",
         "together",
         "ping",
+        "hand_on",
+        "take_over",
         "tell",
         "spread",
         "spread_vectors",

@@ -90,3 +90,31 @@ extern "C" __global__ void spread_vectors(unsigned *at, unsigned first) {
     const unsigned all[4] = {n, n + 1, n + 2, n + 3};
     osier_multimem_store(at + 4 * threadIdx.x, all);
 }
+
+// Hands bytes on to `take_over`: writes them, then says so in a word, with an order or without.
+enum { RELEASED = 0, FENCED = 1, UNORDERED = 2, COUNTED = 3 };
+extern "C" __global__ void hand_on(unsigned char *data, unsigned bytes, unsigned *word, unsigned order) {
+    for (unsigned i = threadIdx.x; i < bytes; i += blockDim.x) data[i] = (unsigned char)(i + 1);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    switch (order) {
+    case RELEASED: __atomic_store_n(word, 1u, __ATOMIC_RELEASE); break;
+    case COUNTED: __atomic_fetch_add(word, 1u, __ATOMIC_ACQ_REL); break;
+    case FENCED: __threadfence(); atomicExch(word, 1u); break;
+    default: atomicExch(word, 1u);
+    }
+}
+
+// Waits until a word is at least `wanted`, then reads the bytes.
+extern "C" __global__ void take_over(const unsigned char *data, unsigned bytes, unsigned *word, unsigned wanted,
+                                     unsigned *sums, unsigned order) {
+    if (threadIdx.x == 0) {
+        if (order == RELEASED) while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < wanted) __nanosleep(100);
+        else while (atomicAdd(word, 0u) < wanted) __nanosleep(100);
+        if (order == FENCED) __threadfence();
+    }
+    __syncthreads();
+    unsigned sum = 0;
+    for (unsigned i = threadIdx.x; i < bytes; i += blockDim.x) sum += data[i];
+    sums[threadIdx.x] = sum;
+}
