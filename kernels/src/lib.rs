@@ -29,6 +29,7 @@
 //! | `prepare` | first uses, done before streams are held |
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
+//! | `update` | updates of elements by atomics |
 //! | [`exchange`] | reductions to all ranks, one kernel each |
 //! | `multicast` | [`MulticastGroup`]: one address for memory of several devices |
 //! | `user` | [`Kernel`]: kernels of the user |
@@ -73,7 +74,11 @@ mod reduce;
 mod slice;
 mod stream;
 mod stream_semaphore;
+mod update;
 mod user;
+
+/// The header for kernels of the program that use memory of other ranks: `osier_device.cuh`.
+pub const DEVICE_HEADER: &str = include_str!("../include/osier_device.cuh");
 
 pub use callback::Callback;
 pub use device::{Context, DeviceId, DeviceInfo, Held, Link, device_count, devices};

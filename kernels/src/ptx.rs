@@ -39,7 +39,7 @@ mod embedded {
 
     pub const MODULES: &[(&str, &[u8])] = modules! {
         "reduce_int" "reduce_bits" "reduce_float" "reduce_pair" "baseline" "copy" "strided"
-        "general" "runs" "transpose" "exchange_multicast" "exchange"
+        "general" "runs" "transpose" "update" "exchange_multicast" "exchange"
     };
 
     pub fn text(stem: &str) -> Result<Cow<'static, str>> {

@@ -1,4 +1,5 @@
-//! Reductions on the device against the host's, bit for bit; kernels of the user.
+//! Reductions and updates by atomics on the device against the host's, bit for bit; kernels of
+//! the user.
 
 #[path = "../../tests/asked.rs"]
 mod asked;
@@ -8,6 +9,7 @@ use osier_datatype::{Basic, Element, Layout, Operator, Pair, Type, TypeError};
 use osier_datatype_corpus::random::Random;
 use osier_kernels::debug::Debug as _;
 use osier_kernels::plan::reduction::has_kernel;
+use osier_kernels::plan::update::{AtomicChange, kernel_of};
 use osier_kernels::{
     Context, DeviceError, DeviceSlice, DeviceView, Ordered, Packer, Pinned, Stream, UserKernel,
     copy,
@@ -473,4 +475,177 @@ fn kernels_of_the_user() {
         child.status.success() && told.contains("1 passed"),
         "{told}"
     );
+}
+
+/// What an update leaves there, of packed elements.
+fn updated(change: AtomicChange, element: Element, there: &[u8], given: &[u8]) -> Vec<u8> {
+    let mut result = there.to_vec();
+    match change {
+        AtomicChange::Keep => {}
+        AtomicChange::Replace => result.copy_from_slice(given),
+        AtomicChange::CompareSwap(expected) => {
+            let size = element.size();
+            let both = result.chunks_mut(size).zip(given.chunks(size));
+            let swapped = both.filter(|(there, _)| there[..] == expected.to_ne_bytes()[..size]);
+            swapped.for_each(|(there, given)| there.copy_from_slice(given));
+        }
+        AtomicChange::Combine(operator) => {
+            operator.combine(element, &mut result, given).unwrap();
+        }
+    }
+    result
+}
+
+/// Updates of a range of elements leave what the host's would, and tell what was there; where
+/// elements are not aligned they are refused, and nothing changes. Whether there were any.
+fn updates_agree(
+    packer: &Packer,
+    stream: &Stream,
+    (change, element): (AtomicChange, Element),
+    (given, there): (&Layout, &Layout),
+    random: &mut Random,
+) -> bool {
+    let size = element.size();
+    let source = side(stream, given, element, random);
+    let mut target = side(stream, there, element, random);
+    let count = there.size() / size;
+    let cut = |random: &mut Random| random.below(count as u64 + 1) as usize;
+    let (a, b) = (cut(random), cut(random));
+    let range = a.min(b) * size..a.max(b) * size;
+    let packed = |layout: &Layout, bytes: &[u8], origin| {
+        let mut packed = vec![0; range.len()];
+        layout
+            .pack(bytes, origin, 1, range.clone(), &mut packed)
+            .unwrap();
+        packed
+    };
+    let operand = packed(given, &source.bytes, source.origin);
+    let was = packed(there, &target.bytes, target.origin);
+    let change = match change {
+        // That of an element that is there, if there is any.
+        AtomicChange::CompareSwap(_) => {
+            let any = was.chunks(size).nth(was.len() / size / 2);
+            let mut word = [0; 8];
+            word[..size].copy_from_slice(any.unwrap_or(&[0; 8][..size]));
+            AtomicChange::CompareSwap(u64::from_ne_bytes(word))
+        }
+        other => other,
+    };
+    let view = DeviceView::new(&target.device, target.origin, there, 1).unwrap();
+    let source = DeviceView::new(&source.device, source.origin, given, 1).unwrap();
+    let before = (random.below(3) > 0).then(|| upload(stream, &vec![0xa5; range.len() + 3]));
+    let before = before.map(|slice| slice.after_stream(stream));
+    let queued = packer.update(
+        stream,
+        (change, element),
+        &source.after_stream(stream),
+        &view.after_stream(stream),
+        before.as_ref(),
+        range.clone(),
+    );
+    let found = download(stream, &target.device);
+    let aligned = |at: isize| (target.device.address() as isize + at) % size as isize == 0;
+    let fits = (there.blocks(1)).all(|(at, _)| aligned(target.origin as isize + at));
+    if !fits && !range.is_empty() {
+        assert!(queued.is_err(), "unaligned elements have no atomic");
+        assert!(found == target.bytes);
+        return false;
+    }
+    queued.unwrap();
+    let expected = updated(change, element, &was, &operand);
+    let found_packed = packed(there, &found, target.origin);
+    let combined = match change {
+        AtomicChange::Combine(operator) => operator,
+        _ => Operator::Min,
+    };
+    let pairs = found_packed.chunks(size).zip(expected.chunks(size));
+    for (number, (a, b)) in pairs.enumerate() {
+        let number = range.start / size + number;
+        assert!(
+            same(combined, basic_of(element), a, b),
+            "{change:?} of {element}, element {number}: {a:x?}, not {b:x?}"
+        );
+    }
+    there
+        .unpack(&mut target.bytes, target.origin, 1, range, &found_packed)
+        .unwrap();
+    assert!(found == target.bytes, "{change:?} of {element}: gaps");
+    if let Some(before) = before {
+        let told = download(stream, &before.into_inner());
+        assert!(told[..was.len()] == was[..] && told[was.len()..] == [0xa5; 3]);
+    }
+    true
+}
+
+/// Every operator on every type that has an atomic for it, and what replaces elements.
+#[test]
+fn updates() {
+    let Some(context) = context() else { return };
+    let stream = Stream::uncaptured(&context).unwrap();
+    let packer = Packer::new(&context);
+    let (mut made, mut refused) = (0, 0);
+    for basic in Basic::ALL.iter().copied() {
+        let element = Element::from(basic);
+        let operators = Operator::ALL.into_iter().map(AtomicChange::Combine);
+        let others = [
+            AtomicChange::Keep,
+            AtomicChange::Replace,
+            AtomicChange::CompareSwap(0),
+        ];
+        for change in operators.chain(others) {
+            if kernel_of(change, element).is_none() {
+                continue;
+            }
+            for seed in 0..rounds(6) as u64 {
+                let mut random = Random::new(seed);
+                let layouts = layouts(element, &mut random);
+                let mut any = || random.below(layouts.len() as u64) as usize;
+                let sides = (&layouts[any()], &layouts[any()]);
+                let what = (change, element);
+                match updates_agree(&packer, &stream, what, sides, &mut random) {
+                    true => made += 1,
+                    false => refused += 1,
+                }
+            }
+        }
+    }
+    assert!(made > 500 && refused > 50, "{made} made, {refused} refused");
+}
+
+/// A kernel and the host add to one number in pinned memory at the same time, and no sum is lost.
+#[test]
+fn devices_and_the_host_add_to_one_number() {
+    const KERNELS: u64 = 200;
+    const OF_HOST: u64 = 100_000;
+    let Some(context) = context() else { return };
+    let stream = Stream::uncaptured(&context).unwrap();
+    let packer = Packer::new(&context);
+    let memory = osier_kernels::Memory::pinned(&context, 8).unwrap();
+    let at = memory.host().unwrap();
+    // SAFETY: pinned memory of this test, used by atomics alone.
+    let number = unsafe { std::sync::atomic::AtomicU64::from_ptr(at.cast()) };
+    number.store(0, std::sync::atomic::Ordering::Relaxed);
+    let slice = DeviceSlice::<u8>::of(memory.clone()).unwrap();
+    let layout = Layout::of::<u64>();
+    let there = DeviceView::new(&slice, 0, &layout, 1).unwrap();
+    let one = upload(&stream, &1u64.to_ne_bytes());
+    let one = DeviceView::new(&one, 0, &layout, 1).unwrap();
+    let sum = (AtomicChange::Combine(Operator::Sum), Basic::U64.into());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..OF_HOST {
+                number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+        for _ in 0..KERNELS {
+            let one = one.clone().after_stream(&stream);
+            let there = Ordered::new(there.clone(), osier_kernels::After::Now);
+            packer
+                .update(&stream, sum, &one, &there, None, 0..8)
+                .unwrap();
+        }
+    });
+    stream.synchronize().unwrap();
+    let found = number.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(found, KERNELS + OF_HOST);
 }

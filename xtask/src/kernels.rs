@@ -188,6 +188,9 @@ fn read(path: &Path) -> Result<String> {
 /// would. Below each, `cuda` has the sources and `ptx` what is made of them.
 const FOLDERS: [&str; 3] = ["kernels", "kernels/tests", "examples"];
 
+/// Headers for kernels of the program.
+const HEADERS: &str = "kernels/include";
+
 /// One source, which becomes one PTX file.
 struct Module {
     folder: &'static str,
@@ -257,6 +260,9 @@ fn modules() -> Result<Vec<Module>> {
 fn digest(module: &Module) -> Result<String> {
     let mut sources = vec![module.source()];
     sources.extend(files(&module.sources(), "cuh")?);
+    if module.folder != FOLDERS[0] {
+        sources.extend(files(&root().join(HEADERS), "cuh")?);
+    }
     let mut text = module.options().join(" ");
     text += module.newer().map_or("", |newer| newer.1);
     for file in sources {
@@ -363,11 +369,11 @@ fn compile(module: &Module) -> Result<String> {
     let library = Nvrtc { library };
     let source = CString::new(read(&module.source())?).map_err(|e| e.to_string())?;
     let name = CString::new(format!("{}.cu", module.name)).map_err(|e| e.to_string())?;
-    let include = format!("--include-path={}", module.sources().display());
+    let include = |folder: PathBuf| format!("--include-path={}", folder.display());
     let options: std::result::Result<Vec<CString>, _> = module
         .options()
         .into_iter()
-        .chain([include])
+        .chain([include(module.sources()), include(root().join(HEADERS))])
         .map(CString::new)
         .collect();
     let options = options.map_err(|e| e.to_string())?;

@@ -57,6 +57,7 @@ pub mod rows;
 mod tests;
 pub mod transfer;
 pub mod transpose;
+pub mod update;
 
 use boxes::PlanBox;
 use osier_datatype::{Core, Layout, Level, Nest, Places, Runs, TypeError};

@@ -83,21 +83,39 @@ const BITS: [(usize, &str); 3] = [
 
 const PAIR: &str = "osier_reduce_pair";
 
+/// The number of an operation on numbers, as kernels count; none: it is one on bits, or on pairs.
+pub(super) fn number_of(operator: Operator, basic: Basic) -> Option<u32> {
+    let unsigned = basic.kind() == BasicKind::Unsigned;
+    match operator {
+        Operator::Sum => Some(0),
+        Operator::Product => Some(1),
+        Operator::Min if unsigned => Some(4),
+        Operator::Max if unsigned => Some(5),
+        Operator::Min => Some(2),
+        Operator::Max => Some(3),
+        Operator::LogicalAnd => Some(6),
+        Operator::LogicalOr => Some(7),
+        Operator::LogicalXor => Some(8),
+        _ => None,
+    }
+}
+
+/// A side that is one run as the plan of packed bytes, whatever its length: words need not fill
+/// it.
+pub(super) fn flattened<'a>(side: PlacedPlan<'a>, flat: &'a Plan) -> PlacedPlan<'a> {
+    match side.plan.shape() {
+        Shape::Contiguous => PlacedPlan {
+            origin: side.layout(),
+            plan: flat,
+            ..side
+        },
+        _ => side,
+    }
+}
+
 /// The kernel of a number, but for operations on bits.
 fn pick(operator: Operator, basic: Basic) -> Option<Pick> {
-    let unsigned = basic.kind() == BasicKind::Unsigned;
-    let operation = match operator {
-        Operator::Sum => 0,
-        Operator::Product => 1,
-        Operator::Min if unsigned => 4,
-        Operator::Max if unsigned => 5,
-        Operator::Min => 2,
-        Operator::Max => 3,
-        Operator::LogicalAnd => 6,
-        Operator::LogicalOr => 7,
-        Operator::LogicalXor => 8,
-        _ => return None,
-    };
+    let operation = number_of(operator, basic)?;
     Some(match (basic, operator) {
         (Basic::F16, _) | (Basic::Complex4, Operator::Sum) => pick!(2, operation, "float_f16"),
         (Basic::BF16, _) => pick!(2, operation, "float_bf16"),
@@ -229,19 +247,11 @@ impl Reduction {
         if range.is_empty() {
             return Ok(None);
         }
-        // A run is packed bytes, whatever its length: words need not fill it.
         let flat = Plan::flat(range.end + WIDEST as u64);
         let run = |side: PlacedPlan<'_>| side.plan.shape() == Shape::Contiguous;
-        let flattened = |side| match run(side) {
-            true => PlacedPlan {
-                origin: side.layout(),
-                plan: &flat,
-                ..side
-            },
-            false => side,
-        };
         let runs = run(right) && run(left);
-        let (mut right, mut left, mut range) = (flattened(right), flattened(left), range);
+        let (mut right, mut left) = (flattened(right, &flat), flattened(left, &flat));
+        let mut range = range;
         // Words may begin at an aligned address inside of two runs.
         let odd = left.origin % WIDEST as u64;
         if runs && right.origin % WIDEST as u64 == odd && odd.is_multiple_of(element.size() as u64)
