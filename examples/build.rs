@@ -17,6 +17,7 @@ fn main() {
         "cuda",
         "../emulated-cuda/scan.rs",
         "../emulated-cuda/shim",
+        "../kernels/include",
     ] {
         println!("cargo::rerun-if-changed={path}");
     }

@@ -213,8 +213,8 @@ pub mod devices {
     pub use osier_engine::view::on_device::DeviceBuffer;
     #[doc(inline)]
     pub use osier_kernels::{
-        After, Callback, Context, DeviceError, DeviceId, DeviceInfo, DeviceSlice, DeviceView,
-        Event, Graph, Held, Kernel, Kind, Link, Memory, Ordered, Pinned, Space, Stream,
+        After, Callback, Context, DEVICE_HEADER, DeviceError, DeviceId, DeviceInfo, DeviceSlice,
+        DeviceView, Event, Graph, Held, Kernel, Kind, Link, Memory, Ordered, Pinned, Space, Stream,
         StreamSemaphore, UserKernel, Valve, copy, devices,
     };
 }
@@ -269,8 +269,8 @@ pub mod requests {
 /// [`rma::Window`] has an example.
 pub mod rma {
     pub use crate::one_sided::{
-        AccessRequest, Change, Epoch, Locked, LockedAll, Posted, SignalOp, Started, Symmetric,
-        SymmetricHeap, Updates, Way, Window,
+        AccessRequest, Change, DeviceTeam, Epoch, Locked, LockedAll, Posted, SignalOp, Started,
+        Symmetric, SymmetricHeap, Team, Updates, Way, Window,
     };
     #[doc(hidden)]
     pub use crate::one_sided::{ByAddress, Flavor, RawWindow, target_of};

@@ -9,8 +9,11 @@ use osier::devices::{Context, DeviceError, DeviceSlice, Kernel, Pinned, Stream, 
 use osier::{Communicator, Datatype};
 use osier_kernels::{Driver, debug};
 
-/// The kernels of the examples for GPUs.
-const PTX: &[u8] = include_bytes!("../ptx/jacobi.ptx");
+/// The kernels of the examples for GPUs, by the beginning of their names.
+const PTX: [(&str, &[u8]); 2] = [
+    ("example_jacobi", include_bytes!("../ptx/jacobi.ptx")),
+    ("example_halo", include_bytes!("../ptx/halo.ptx")),
+];
 /// The same sources compiled for the host, for the emulated driver; empty where there
 /// was no compiler.
 const HOST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.so"));
@@ -83,7 +86,10 @@ impl Gpu {
                 ));
             }
             true => HOST,
-            false => PTX,
+            false => {
+                let module = PTX.iter().find(|(name, _)| entry.starts_with(name));
+                module.map_or(&[][..], |(_, image)| image)
+            }
         };
         Kernel::load(&self.context, image, entry)
     }

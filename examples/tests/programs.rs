@@ -1,7 +1,8 @@
 //! The programs as a user runs them: as jobs, on the host and on devices.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 #[path = "../../tests/needs.rs"]
 #[allow(dead_code)]
@@ -14,6 +15,10 @@ fn beside(name: &str) -> Option<PathBuf> {
 }
 
 fn run(line: &str) -> Option<Output> {
+    run_with(line, &[])
+}
+
+fn run_with(line: &str, set: &[(&str, &str)]) -> Option<Output> {
     let Some(launcher) = beside("osier") else {
         needs::missing("launcher", "it was not built beside the programs");
         return None;
@@ -21,6 +26,7 @@ fn run(line: &str) -> Option<Output> {
     Some(
         Command::new(launcher)
             .args(line.split_whitespace())
+            .envs(set.iter().copied())
             .output()
             .expect("osier starts"),
     )
@@ -59,6 +65,119 @@ fn symmetric_heaps() {
     verifies("run -n 2 --delay 10us --bind none -- integer_sort --keys 500 --repeat 1");
     verifies("run -n 2 --delay 10us --bind none -- hash_table --words 100 --distinct 20");
     verifies("run -n 2 --delay 10us --bind none -- work_stealing --tasks 20 --numbers 10");
+}
+
+/// Kernels of ranks that are processes and threads, on one device and on two, wait for each other.
+#[test]
+fn kernels_exchange_halos() {
+    if beside("libosier_emulated_cuda.so").is_none() {
+        return needs::missing("driver", "it was not built beside the programs");
+    }
+    for (ranks, each, gpus) in [(1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 2), (4, 2, 2)] {
+        let line = format!(
+            "run -n {ranks} --ranks-per-process {each} --emulate-gpus {gpus} --bind none -- \
+             persistent_halo --rows 3 --columns 40 --steps 7 --blocks 3"
+        );
+        // A bus has no atomics.
+        let links = [("OSIER_EMULATED_LINKS", "switch:4")];
+        let out = run_with(&line, &links[..usize::from(gpus > 1)]);
+        let Some(out) = out else { return };
+        let told = String::from_utf8_lossy(&out.stdout);
+        let complaint = String::from_utf8_lossy(&out.stderr);
+        let right = out.status.success() && told.contains("every element");
+        assert!(right, "{line}:\n{told}{complaint}");
+        assert!(told.contains("emulated GPU"), "{told}");
+    }
+}
+
+/// Devices that are joined by a bus, which has no atomics, are no team.
+#[test]
+fn devices_without_atomics_are_refused() {
+    if beside("libosier_emulated_cuda.so").is_none() {
+        return needs::missing("driver", "it was not built beside the programs");
+    }
+    let Some(out) = run("run -n 2 --emulate-gpus 2 --bind none -- persistent_halo") else {
+        return;
+    };
+    let complaint = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success());
+    assert!(complaint.contains("by atomics"), "{complaint}");
+}
+
+/// Processes that a launcher has started, with their ranks.
+fn ranks_of(launcher: u32) -> Vec<(usize, u32)> {
+    let children = format!("/proc/{launcher}/task/{launcher}/children");
+    let children = std::fs::read_to_string(children).unwrap_or_default();
+    let pids = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    let rank = |pid: u32| {
+        let variables = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let variables = String::from_utf8_lossy(&variables).into_owned();
+        let rank = variables
+            .split('\0')
+            .find_map(|v| v.strip_prefix("OSIER_RANK="))?;
+        Some((rank.parse().ok()?, pid))
+    };
+    pids.filter_map(rank).collect()
+}
+
+/// Ticks of the processor that a process's emulated device has taken.
+fn ticks(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let of_device = |thread: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        let (name, rest) = stat.rsplit_once(')')?;
+        let used: u64 = rest.split_whitespace().nth(11)?.parse().ok()?;
+        name.ends_with("(emulated-gpu").then_some(used)
+    };
+    let threads = threads.into_iter().flatten().flatten();
+    threads.filter_map(of_device).sum()
+}
+
+/// A rank is killed while kernels wait for each other: the other's waits end, and name it.
+#[test]
+fn a_kernel_that_waits_for_a_dead_rank_ends() {
+    if beside("libosier_emulated_cuda.so").is_none() {
+        return needs::missing("driver", "it was not built beside the programs");
+    }
+    let Some(launcher) = beside("osier") else {
+        return needs::missing("launcher", "it was not built beside the programs");
+    };
+    let line = "run -n 2 --on-death report --emulate-gpus 1 --bind none -- persistent_halo --rows 3 \
+                --columns 40 --steps 100000000";
+    let job = Command::new(launcher)
+        .args(line.split_whitespace())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("osier starts");
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        let ranks = ranks_of(job.id());
+        let busy = |rank: usize| {
+            ranks
+                .iter()
+                .find(|r| r.0 == rank)
+                .filter(|r| ticks(r.1) > 30)
+        };
+        if let (Some(_), Some(one)) = (busy(0), busy(1)) {
+            let killed = Command::new("kill")
+                .args(["-9", &one.1.to_string()])
+                .status();
+            assert!(killed.expect("kill starts").success());
+            break;
+        }
+        assert!(Instant::now() < until, "no kernel runs: {ranks:?}");
+        std::thread::yield_now();
+    }
+    let out = job.wait_with_output().expect("osier ends");
+    let complaint = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success());
+    assert!(
+        complaint.contains("a team of kernels: rank 1 has ended"),
+        "{complaint}"
+    );
 }
 
 #[test]

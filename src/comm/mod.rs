@@ -60,7 +60,7 @@ use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::Core;
 use std::fmt;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 impl From<GroupError> for Error {
     fn from(e: GroupError) -> Self {
@@ -340,6 +340,11 @@ impl Communicator {
     #[inline]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0.core
+    }
+
+    /// The lane, which stays as long as the communicator does.
+    pub(crate) fn weak_lane(&self) -> Weak<LaneCell> {
+        Arc::downgrade(&self.0.lane)
     }
 
     #[inline]

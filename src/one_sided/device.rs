@@ -33,9 +33,9 @@
 //! S. Potluri et al., "Extending OpenSHMEM for GPU Computing", IPDPS 2013: one-sided access to
 //! memory of devices by CUDA IPC. Here kernels copy from layout to layout.
 
-use super::raw::RawWindow;
+use super::raw::{RawWindow, Updates};
 use crate::comm::Communicator;
-use osier_datatype::{Layout, Type};
+use osier_datatype::{Basic, Element, Layout, Type};
 use osier_engine::device::descriptors::Asked;
 use osier_engine::device::direct::Direct;
 use osier_engine::device::{DeviceMemory, PoolLoan};
@@ -44,6 +44,7 @@ use osier_engine::protocol::reach::{Placement, Reach, supported};
 use osier_engine::rma::update::Change;
 use osier_engine::view::{RawView, Shape};
 use osier_kernels::handle::{Key, OpenPool, Piece, export_pieces};
+use osier_kernels::plan::update::{AtomicChange, kernel_of};
 use osier_kernels::{
     After, Context, DeviceError, DeviceId, DeviceSlice, DeviceView, Event, Link, Memory, Ordered,
     Packer, Space, Stream,
@@ -120,6 +121,8 @@ pub(super) struct OnDevices {
     /// Descriptors of parts that are opened by them, until they are.
     pieces: Mutex<Vec<Vec<Piece>>>,
     own: Option<DeviceSlice<u8>>,
+    /// Elements with an atomic are updated by kernels' atomics, by all ranks.
+    by_atomics: bool,
 }
 
 /// A part as this rank has opened it.
@@ -143,7 +146,11 @@ struct Pooled {
 impl OnDevices {
     /// What all ranks tell of theirs. Collective.
     #[track_caller]
-    pub fn exchange(comm: &Communicator, own: Option<DeviceSlice<u8>>) -> Result<Self> {
+    pub fn exchange(
+        comm: &Communicator,
+        own: Option<DeviceSlice<u8>>,
+        updates: Updates,
+    ) -> Result<Self> {
         // Where one cannot, all have an error.
         let record = own.as_ref().map(Record::of).transpose();
         let mut all = vec![0u8; Record::BYTES * comm.size()];
@@ -158,7 +165,19 @@ impl OnDevices {
         };
         let records: Vec<Option<Record>> = records.map(parse).collect::<Result<_>>()?;
         let pieces = hand_over(comm, &records, own.as_ref())?;
+        // All ranks reach all of them by atomics, or none uses any.
+        let mut lacks = [u8::from(updates == Updates::Many)];
+        for (rank, record) in records.iter().enumerate() {
+            let Some(record) = record else { continue };
+            // A thread of the same process has the device's own context.
+            let has = comm.lane().lock().sharing(rank as u32).process
+                || context_for(own.as_ref(), &record.key.device)
+                    .is_ok_and(|context| context.has_atomics_on(&record.key.device));
+            lacks[0] |= u8::from(!has);
+        }
+        comm.allreduce_in_place(&mut lacks, &crate::Op::Max)?;
         Ok(Self {
+            by_atomics: lacks[0] == 0,
             opened: records.iter().map(|_| OnceLock::new()).collect(),
             records: records.into(),
             pieces: Mutex::new(pieces),
@@ -172,9 +191,33 @@ impl OnDevices {
         Some(record.bytes)
     }
 
+    /// Where a rank's part lies from an address on at which any number is aligned, if its elements
+    /// are updated by atomics.
+    fn atomics_at(&self, rank: usize) -> Option<u64> {
+        let record = self.records.get(rank)?.as_ref()?;
+        self.by_atomics.then_some(record.key.start + record.place)
+    }
+
     /// This rank's part.
     pub fn own(&self) -> Option<&DeviceSlice<u8>> {
         self.own.as_ref()
+    }
+
+    /// The device of a rank's part, if it lies on one.
+    pub fn device_of(&self, rank: usize) -> Option<DeviceId> {
+        Some(self.records.get(rank)?.as_ref()?.key.device)
+    }
+
+    /// A rank's part, as kernels of this rank reach it all the time; `None`: it lies on the host.
+    pub fn slice_of(&self, comm: &Communicator, rank: usize) -> Result<Option<DeviceSlice<u8>>> {
+        match self.part(comm, rank)? {
+            None => Ok(None),
+            Some(Opened::Part(part)) => Ok(Some(part.clone())),
+            Some(Opened::Pooled(_)) => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the part of rank {rank} lies in a pool of another process"),
+            )),
+        }
     }
 
     /// A rank's part, as kernels of this rank reach it; `None`: it lies on the host.
@@ -216,14 +259,7 @@ impl OnDevices {
         if !sharing.devices || !devices.opens() {
             return Err(unreached("its process shares no devices".into()));
         }
-        let context = match &self.own {
-            Some(own) => own.memory().context().clone(),
-            None => Context::new(0)?,
-        };
-        let context = match context.link(&key.device) {
-            Link::Apart => context_of(&key.device)?.unwrap_or(context),
-            _ => context,
-        };
+        let context = context_for(self.own.as_ref(), &key.device)?;
         let reach = supported(key.made, Placement::between(context.link(&key.device)));
         let pieces = match reach {
             Reach::No(why) => return Err(unreached(why.into())),
@@ -265,6 +301,19 @@ fn has_threads(comm: &Communicator) -> bool {
     let lane = comm.lane().lock();
     let mut others = (0..comm.size()).filter(|rank| *rank != comm.rank());
     others.any(|rank| lane.sharing(rank as u32).process)
+}
+
+/// The context that opens memory of a device of another process: that of the own part, if it is
+/// linked to it.
+fn context_for(own: Option<&DeviceSlice<u8>>, device: &DeviceId) -> Result<Context> {
+    let context = match own {
+        Some(own) => own.memory().context().clone(),
+        None => Context::new(0)?,
+    };
+    Ok(match context.link(device) {
+        Link::Apart => context_of(device)?.unwrap_or(context),
+        _ => context,
+    })
 }
 
 /// The context of a device, if this process sees it.
@@ -438,6 +487,15 @@ impl Staged {
     /// The bytes.
     fn bytes(&self) -> Result<Bytes> {
         self.view(&Layout::of::<u8>(), self.slice.bytes())
+    }
+
+    /// The bytes as elements.
+    fn bytes_of(&self, element: Element) -> Result<Bytes> {
+        let Element::Basic(basic) = element else {
+            return self.bytes();
+        };
+        let layout = Type::basic(basic).commit()?;
+        self.view(&layout, self.slice.bytes() / basic.size())
     }
 
     /// As the host has them.
@@ -666,6 +724,9 @@ impl RawWindow {
         let Some(there) = self.there(rank, target)? else {
             return self.update_through_host(change, given, rank, target, before);
         };
+        if let Some(what) = self.atomic_on_device(change, rank, target)? {
+            return self.update_by_atomics(what, given, (there, target), before);
+        }
         self.known(rank)?.part.alone(&self.path(rank), || {
             if let Some(before) = before {
                 // SAFETY: invariant 3.
@@ -699,6 +760,94 @@ impl RawWindow {
                 packer.combine(stream, operator, given, there, 0..bytes, None)
             })
         })
+    }
+
+    /// The change and the element, if kernels update the elements of a target by atomics.
+    fn atomic_on_device(
+        &self,
+        change: Change,
+        rank: usize,
+        target: &RawView,
+    ) -> Result<Option<(AtomicChange, Element)>> {
+        let change = match change {
+            Change::Keep => AtomicChange::Keep,
+            Change::Replace => AtomicChange::Replace,
+            Change::Combine(operator) => AtomicChange::Combine(operator),
+        };
+        let element = instances(target)?
+            .0
+            .signature()
+            .uniform()
+            .map(Element::from);
+        let fits =
+            element.is_some_and(|element| self.is_atomic_on_device(change, element, rank, target));
+        Ok(element.filter(|_| fits).map(|element| (change, element)))
+    }
+
+    /// Whether kernels make a change of the elements of a target by atomics: all ranks say the
+    /// same of an element.
+    fn is_atomic_on_device(
+        &self,
+        change: AtomicChange,
+        element: Element,
+        rank: usize,
+        target: &RawView,
+    ) -> bool {
+        let devices = self.0.devices.as_ref();
+        let place = devices.and_then(|devices| devices.atomics_at(rank));
+        let Some(place) = place.filter(|_| kernel_of(change, element).is_some()) else {
+            return false;
+        };
+        let (place, mut fits) = (place as usize, true);
+        target.runs(|run| fits &= place.wrapping_add(run.start).is_multiple_of(element.size()));
+        fits
+    }
+
+    /// Updates elements by atomics of kernels of the device that opened them.
+    #[track_caller]
+    fn update_by_atomics(
+        &self,
+        what: (AtomicChange, Element),
+        given: &RawView,
+        (there, target): (There, &RawView),
+        before: Option<&RawView>,
+    ) -> Result<()> {
+        let (context, bytes) = (there.context().clone(), target.bytes());
+        // Atomics work where the device of the part reaches it.
+        let there_too = |view: &Bytes| view.buffer().memory().context() == &context;
+        let was = match before {
+            Some(_) => Some(Staged::new(&context, bytes)?),
+            None if what.0 == AtomicChange::Keep => return Ok(()),
+            None => None,
+        };
+        let operand = match (given.as_device(), &was) {
+            // Nothing is given.
+            (_, Some(was)) if what.0 == AtomicChange::Keep => was.bytes_of(what.1)?,
+            (Some(memory), _) if there_too(memory.view()?) => memory.view()?.clone(),
+            (Some(memory), _) => self.staged(memory, Some(&context))?.bytes_of(what.1)?,
+            (None, _) => {
+                // SAFETY: invariant 3.
+                let staged = unsafe { Staged::of_host(&context, given) }?;
+                staged.bytes_of(what.1)?
+            }
+        };
+        let to = was
+            .as_ref()
+            .map(|was| Ordered::new(was.slice.clone(), After::Now));
+        self.run(operand, there, move |packer, stream, given, there| {
+            packer.update(stream, what, given, there, to.as_ref(), 0..bytes)
+        })?;
+        let (Some(before), Some(was)) = (before, was) else {
+            return Ok(());
+        };
+        match before.as_device() {
+            Some(memory) => self.copy(memory.view()?.clone(), There::View(was.bytes()?), false),
+            None => {
+                // SAFETY: invariant 3: all bytes, from as many of this call.
+                unsafe { before.unpack(0..bytes, was.at) };
+                Ok(())
+            }
+        }
     }
 
     /// Buffers of devices for a part on the host.
@@ -750,6 +899,25 @@ impl RawWindow {
         target: &RawView,
         (expected, new): (u64, u64),
     ) -> Result<u64> {
+        let word = match target.bytes() {
+            1 => Some(Basic::U8),
+            2 => Some(Basic::U16),
+            4 => Some(Basic::U32),
+            8 => Some(Basic::U64),
+            _ => None,
+        };
+        let change = AtomicChange::CompareSwap(expected);
+        if let Some(word) = word.map(Element::from)
+            && self.is_atomic_on_device(change, word, rank, target)
+            && let Some(there) = self.there(rank, target)?
+        {
+            let mut there_before = 0u64;
+            let given = RawView::untyped((&raw const new).cast_mut().cast(), target.bytes());
+            let before = RawView::untyped((&raw mut there_before).cast(), target.bytes());
+            self.update_by_atomics((change, word), &given, (there, target), Some(&before))?;
+            // SAFETY: a word of our own.
+            return Ok(unsafe { before.origin.cast::<u64>().read() });
+        }
         self.known(rank)?.part.alone(&self.path(rank), || {
             let mut there = 0u64;
             let word = RawView::untyped((&raw mut there).cast(), target.bytes());

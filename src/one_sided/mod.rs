@@ -14,6 +14,7 @@
 //! | `record` | what all ranks know of each other's parts |
 //! | `sparse` | values by rank, of few ranks |
 //! | `symmetric` | symmetric heaps |
+//! | `team` | symmetric heaps as kernels use them |
 //! | `window` | windows of elements, and their epochs |
 //! | `words` | elements as words of a compare-and-swap |
 //!
@@ -33,6 +34,7 @@ mod record;
 mod requests;
 mod sparse;
 mod symmetric;
+mod team;
 mod window;
 mod words;
 
@@ -42,4 +44,5 @@ pub use osier_engine::rma::ways::Way;
 pub use raw::{Flavor, RawWindow, Updates};
 pub use requests::AccessRequest;
 pub use symmetric::{SignalOp, Symmetric, SymmetricHeap};
+pub use team::{DeviceTeam, Team};
 pub use window::{Epoch, Locked, LockedAll, Posted, Started, Window};

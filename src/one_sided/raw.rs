@@ -201,7 +201,8 @@ pub enum Updates {
     Many,
     /// Of single elements, by many ranks at the same time, such as counters: an atomic of the
     /// processor for each, where all ranks use the part by address and the element has at most
-    /// eight bytes.
+    /// eight bytes. Where a part lies on a device, an atomic of the kernels of all ranks, if the
+    /// links between their devices have atomics.
     Single,
 }
 
@@ -271,7 +272,7 @@ impl RawWindow {
             },
             unit,
             holder: comm.rank() as u32,
-            // What will be attached may lie anywhere.
+            // What will be attached may lie anywhere; of devices all ranks say it together.
             by_lock: dynamic
                 || on_device.is_some()
                 || updates == Updates::Many
@@ -282,7 +283,7 @@ impl RawWindow {
         let records = exchange(&comm, record.as_ref());
         let (own, mut records) = (own?, records?);
         let devices = match records.iter().any(|record| record.on_device) {
-            true => Some(OnDevices::exchange(&comm, on_device)?),
+            true => Some(OnDevices::exchange(&comm, on_device, updates)?),
             false => None,
         };
         for (rank, record) in records.iter_mut().enumerate() {
@@ -475,6 +476,16 @@ impl RawWindow {
         if let Some(watch) = &self.0.watch {
             watch.locked_all();
         }
+    }
+
+    /// Whether it is the same window.
+    pub(super) fn is(&self, other: &RawWindow) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Its parts on devices, if any lies there.
+    pub(super) fn devices(&self) -> Option<&OnDevices> {
+        self.0.devices.as_ref()
     }
 
     /// The way to a rank.

@@ -203,6 +203,11 @@ impl SymmetricHeap {
         self.inner.window.comm()
     }
 
+    /// The window that it is.
+    pub(super) fn window(&self) -> &RawWindow {
+        &self.inner.window
+    }
+
     /// Bytes of each rank.
     pub fn bytes(&self) -> usize {
         let rank = self.communicator().rank();
@@ -327,6 +332,16 @@ impl<T: Datatype> Clone for Symmetric<T> {
 }
 
 impl<T: Datatype> Symmetric<T> {
+    /// Its first byte in the heap.
+    pub(super) fn start(&self) -> usize {
+        self.allocation.start
+    }
+
+    /// Whether it lies in a heap.
+    pub(super) fn is_of(&self, window: &RawWindow) -> bool {
+        self.allocation.heap.window.is(window)
+    }
+
     /// Elements of each rank.
     pub fn len(&self) -> usize {
         self.len

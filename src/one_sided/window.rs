@@ -194,9 +194,24 @@ impl Communicator {
     /// As [`Communicator::window`]; of kind [`ErrorKind::Device`], if the driver refuses.
     #[track_caller]
     pub fn device_window<T: Datatype>(&self, context: &Context, len: usize) -> Result<Window<T>> {
+        self.device_window_for(context, len, Updates::default())
+    }
+
+    /// As [`Communicator::device_window`], for updates of some kind: single ones are atomics of
+    /// kernels, where the devices of all ranks have them.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    pub fn device_window_for<T: Datatype>(
+        &self,
+        context: &Context,
+        len: usize,
+        updates: Updates,
+    ) -> Result<Window<T>> {
         let part = zeroed_on::<T>(context, len);
         let flavor = part.map(|part| Flavor::Device(part.erased()));
-        self.reported(Window::make(self, flavor, Updates::default()))
+        self.reported(Window::make(self, flavor, updates))
     }
 
     /// A window whose part of this rank is a slice of a device's memory. Collective.

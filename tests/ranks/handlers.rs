@@ -64,6 +64,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Records::", "not public"),
     ("Watch::", "not public"),
     ("Communicator::device_window", "needs a device"),
+    ("Communicator::device_window_for", "needs a device"),
     ("Communicator::symmetric_heap_on", "needs a device"),
     ("Epoch::put_on", "needs a device"),
     ("Epoch::get_on", "needs a device"),

@@ -4,7 +4,7 @@ use super::devices::device;
 use osier::devices::{
     Context, DeviceSlice, DeviceView, Graph, Kind, Pinned, Stream, copy, devices,
 };
-use osier::rma::{Change, SignalOp, Window};
+use osier::rma::{Change, SignalOp, Updates, Window};
 use osier::{Communicator, ErrorKind, Op, Type};
 
 /// Rounds of what is repeated, and elements of windows that are updated.
@@ -205,6 +205,58 @@ impl Rank<'_> {
             self.updates_in(&window);
             window.free().expect("free");
         }
+        // By atomics of kernels, and in one window by those of the host at rank 0.
+        for first_on_host in [false, true] {
+            let window = match self.comm.rank() == 0 && first_on_host {
+                true => self.comm.window_for(LEN, Updates::Single),
+                false => (self.comm).device_window_for(&self.context, LEN, Updates::Single),
+            };
+            let window = window.expect("a window");
+            self.updates_in(&window);
+            window.free().expect("free");
+        }
+        self.short_updates();
+    }
+
+    /// Elements of one byte beside each other, and numbers of all lengths, by all ranks.
+    fn short_updates(&self) {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let single = Updates::Single;
+        let bytes = self.comm.device_window_for::<u8>(&self.context, 6, single);
+        let bytes = bytes.expect("a window");
+        let halves = self.comm.device_window_for::<f32>(&self.context, 3, single);
+        let halves = halves.expect("a window");
+        let (all, of_halves) = (bytes.lock_all(), halves.lock_all());
+        for round in 0..ROUNDS as u8 {
+            for at in 0..6 {
+                all.accumulate(&[at as u8 + 1], 0, at, Op::Sum)
+                    .expect("sum");
+            }
+            let odd = all.compare_and_swap(255, round, rank, 5).expect("swap");
+            assert_ne!(odd, 255);
+            of_halves
+                .accumulate(&[0.5f32, 1.0, -1.0], size - 1, 0, Op::Sum)
+                .expect("sum");
+            of_halves
+                .accumulate(&[7.0f32], 0, 0, Op::Max)
+                .expect("most");
+        }
+        all.unlock().expect("unlock");
+        of_halves.unlock().expect("unlock");
+        bytes.fence().expect("fence");
+        halves.fence().expect("fence");
+        let calls = (ROUNDS * size as u64) as u8;
+        if rank == 0 {
+            let expected: Vec<u8> = (1..=6).map(|n| n * calls).collect();
+            assert_eq!(bytes.to_vec().expect("a copy"), expected);
+        }
+        if rank == size - 1 && rank > 0 {
+            let calls = f32::from(calls);
+            let there = halves.to_vec().expect("a copy");
+            assert_eq!(there, [0.5 * calls, calls, -calls]);
+        }
+        bytes.free().expect("free");
+        halves.free().expect("free");
     }
 
     fn updates_in(&self, window: &Window<i64>) {

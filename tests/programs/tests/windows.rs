@@ -102,15 +102,24 @@ fn parts_on_devices_are_used_by_kernels() {
     if !emulated() {
         return;
     }
-    for (ranks, gpus, each) in [(2, "1", "1"), (3, "2", "1"), (4, "2", "2")] {
+    // A bus between devices has no atomics; a switch of NVLinks has.
+    for (ranks, gpus, each, links) in [
+        (2, "1", "1", ""),
+        (3, "2", "1", ""),
+        (4, "2", "2", ""),
+        (3, "2", "1", "switch:4"),
+        (4, "2", "2", "switch:4"),
+    ] {
         let all: Vec<usize> = (0..ranks).collect();
         let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
         let what = match each {
             "1" => &["device-windows"][..],
             _ => &["run", "device-windows"],
         };
-        finish(&mut job(ranks, &options, what))
-            .through(&all)
-            .code(0);
+        let mut command = job(ranks, &options, what);
+        if !links.is_empty() {
+            command.env("OSIER_EMULATED_LINKS", links);
+        }
+        finish(&mut command).through(&all).code(0);
     }
 }
