@@ -799,7 +799,11 @@ impl RawWindow {
             return false;
         };
         let (place, mut fits) = (place as usize, true);
-        target.runs(|run| fits &= place.wrapping_add(run.start).is_multiple_of(element.size()));
+        let size = element.size();
+        target.runs(|run| {
+            let start = place.wrapping_add(run.start);
+            fits &= start.is_multiple_of(size) && run.len().is_multiple_of(size);
+        });
         fits
     }
 
@@ -965,10 +969,15 @@ impl RawWindow {
             return Ok(None);
         }
         let event = stream.record()?;
+        self.is_used_until(&event);
+        Ok(Some(event))
+    }
+
+    /// The window is given back behind an event, and not sooner.
+    pub(super) fn is_used_until(&self, event: &Event) {
         let mut enqueued = self.0.enqueued.events();
         enqueued.retain(|event| event.is_passed() != Ok(true));
         enqueued.push(event.clone());
-        Ok(Some(event))
     }
 
     /// Waits for accesses on streams.

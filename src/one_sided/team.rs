@@ -12,8 +12,8 @@
 //!
 //! # Invariants
 //! 1. The status word is pinned memory of the team's, used by atomics alone.
-//! 2. The heap's parts are there as long as the window, which the team keeps; kernels keep what they
-//!    use by the memory that their launch names.
+//! 2. The heap's parts are there as long as the window, which the team keeps, and which is given back
+//!    behind the kernels that the team has launched.
 //!
 //! # Sources
 //! OpenSHMEM 1.5 and NVSHMEM's documentation 2.10: symmetric memory used by kernels.
@@ -24,7 +24,7 @@ use super::symmetric::{Symmetric, SymmetricHeap};
 use crate::comm::Communicator;
 use osier_datatype::Datatype;
 use osier_engine::error::{Error, ErrorKind, Result};
-use osier_kernels::{Context, DeviceSlice, Memory, Pinned, Stream, copy};
+use osier_kernels::{Context, DeviceSlice, Event, Kernel, Memory, Pinned, Stream, copy};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -89,8 +89,8 @@ pub struct Team {
 ///     arrived: team.address_of(&arrived, 0)?,
 ///     round: 1,
 /// };
-/// // SAFETY: the kernel's parameter is `shift`, and it touches what the team names.
-/// let event = unsafe { kernel.launch(&stream, (1, 256), &argument, &team.memory()) }?;
+/// // SAFETY: the kernel's parameter is `shift`, and it touches the heap alone.
+/// let event = unsafe { team.launch(&kernel, &stream, (1, 256), &argument, &[]) }?;
 /// event.synchronize()?;
 /// team.check()?;
 /// # Ok(())
@@ -280,6 +280,11 @@ impl DeviceTeam {
     /// Of kind [`ErrorKind::WindowRange`], if there is no such element; of kind
     /// [`ErrorKind::Argument`], if it is of another heap.
     pub fn address_of<T: Datatype>(&self, elements: &Symmetric<T>, at: usize) -> Result<u64> {
+        let found = self.find(elements, at);
+        self.window.comm().reported(found)
+    }
+
+    fn find<T: Datatype>(&self, elements: &Symmetric<T>, at: usize) -> Result<u64> {
         if !elements.is_of(&self.window) {
             let message = "elements of another heap than the team's";
             return Err(Error::new(ErrorKind::Argument, message));
@@ -293,9 +298,34 @@ impl DeviceTeam {
         Ok(own.address() + (elements.start() + at * size_of::<T>()) as u64)
     }
 
-    /// The memory that kernels of the team touch, for their launch.
-    pub fn memory(&self) -> Vec<&Arc<Memory>> {
-        self.memory.iter().collect()
+    /// Queues `grid` blocks of `threads` threads of a kernel of the team, as [`Kernel::launch`] does.
+    /// `touched` is the memory that it uses beside the heap, which is kept until it is over, also
+    /// where the team is dropped before.
+    ///
+    /// # Safety
+    /// The kernel's one parameter is by value of a type with the layout of `A`; what it points at
+    /// lies in the heap or in `touched`, and the stream comes behind whoever wrote it.
+    ///
+    /// # Errors
+    /// As [`Kernel::launch`].
+    pub unsafe fn launch<A: Copy>(
+        &self,
+        kernel: &Kernel,
+        stream: &Stream,
+        (grid, threads): (u32, u32),
+        argument: &A,
+        touched: &[&Arc<Memory>],
+    ) -> Result<Event> {
+        let mut all: Vec<&Arc<Memory>> = self.memory.iter().collect();
+        all.extend(touched);
+        // SAFETY: the caller's contract.
+        let launched = unsafe { kernel.launch(stream, (grid, threads), argument, &all) };
+        let launched = launched.map_err(Error::from);
+        if let Ok(event) = &launched {
+            // Invariant 2.
+            self.window.is_used_until(event);
+        }
+        self.window.comm().reported(launched)
     }
 
     /// Whether waits of kernels were ended, and why.

@@ -66,6 +66,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Communicator::device_window", "needs a device"),
     ("Communicator::device_window_for", "needs a device"),
     ("Communicator::symmetric_heap_on", "needs a device"),
+    ("SymmetricHeap::team", "needs a device"),
+    ("DeviceTeam::", "needs a device"),
     ("Epoch::put_on", "needs a device"),
     ("Epoch::get_on", "needs a device"),
     ("Epoch::flush_all", "fails where a rank has died"),

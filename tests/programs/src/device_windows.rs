@@ -4,7 +4,7 @@ use super::devices::device;
 use osier::devices::{
     Context, DeviceSlice, DeviceView, Graph, Kind, Pinned, Stream, copy, devices,
 };
-use osier::rma::{Change, SignalOp, Updates, Window};
+use osier::rma::{Change, SignalOp, Symmetric, SymmetricHeap, Updates, Window};
 use osier::{Communicator, ErrorKind, Op, Type};
 
 /// Rounds of what is repeated, and elements of windows that are updated.
@@ -411,9 +411,33 @@ impl Rank<'_> {
         counts
             .wait_until(0, |n| n == ROUNDS as i64)
             .expect("counts");
+        self.teams(&heap, &of_signals, &field);
         drop((field, counts, arrived));
         heap.free().expect("free");
         of_signals.free().expect("free");
+    }
+
+    /// Teams of kernels: where they are refused, and addresses. Example 13 has kernels.
+    fn teams(&self, heap: &SymmetricHeap, on_host: &SymmetricHeap, field: &Symmetric<i64>) {
+        let refused = on_host.team().expect_err("the heap lies on the host");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        let team = match heap.team() {
+            Ok(team) => team,
+            Err(e) => {
+                // Of devices that reach each other without atomics, or not at all; on all ranks.
+                assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+                return;
+            }
+        };
+        let at = |i| team.address_of(field, i);
+        let first = at(0).expect("an element");
+        assert_eq!(at(999).expect("an element"), first + 8 * 999);
+        let e = at(1000).expect_err("there is none");
+        assert_eq!(e.kind(), ErrorKind::WindowRange, "{e}");
+        let other = on_host.alloc::<i64>(1).expect("an element");
+        let e = team.address_of(&other, 0).expect_err("of another heap");
+        assert_eq!(e.kind(), ErrorKind::Argument, "{e}");
+        team.check().expect("nobody has died");
     }
 
     fn wrong_calls(&self) {
