@@ -332,8 +332,9 @@ const APART: &[&str] = &[
 /// Uses that are no waits, or of processes that are no ranks.
 const NO_WAIT: &[(&str, &str)] = &[
     ("engine/src/progress/core.rs", "new"),
-    ("tasks/src/linked.rs", "begin"),  // watches calls
-    ("src/measure/attach.rs", "live"), // a child process of a measurement
+    ("tasks/src/linked.rs", "begin"),   // watches calls
+    ("src/measure/attach.rs", "live"),  // a child process of a measurement
+    ("src/one_sided/team.rs", "watch"), // a thread that looks every few ms
 ];
 
 fn sources(folder: &Path, to: &mut Vec<PathBuf>) {
