@@ -60,6 +60,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("FlushRequest::wait", "never fails"),
     ("Contexts::", "not public"),
     ("RawWindow::", "not public"),
+    ("ByAddress::", "not public"),
     ("OnDevices::", "not public"),
     ("Records::", "not public"),
     ("Watch::", "not public"),
