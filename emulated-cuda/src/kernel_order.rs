@@ -12,15 +12,15 @@
 //!
 //! # Invariants
 //! 1. Only the worker thread calls, as it runs kernels.
-//! 2. Order that cannot be seen is taken for granted: a block that acquires a word of the host's, or a
-//!    value that neither a kernel's atomic nor a fill has left at that address, nor a kernel as its
-//!    zero (a copy has, another process, or a store by another address of the same memory), is behind
-//!    all that is over by then.
+//! 2. Order that cannot be seen is assumed, so that no report is wrong. A block is ordered behind all
+//!    completed work if it acquires a word of host memory, or a value whose store was not
+//!    seen: one of a copy, of another process, or by another address of the same memory. Stores that
+//!    are seen are those of kernels' atomics, of fills, and of kernels that clear a word.
 //!
 //! # What is not seen
-//! Threads of a block among themselves, blocks of a kernel among themselves, kernels of graphs, and the
-//! library's own, whose words may tell anything. What
-//! blocks of a kernel touch before the first of them has used such a word is that block's.
+//! Races of threads of a block and of blocks of a kernel; the order within graphs, and that made by the
+//! library's own kernels: words that they store order all completed work. What a kernel accesses
+//! before its first atomic is attributed to the block that executes that one.
 //!
 //! # Sources
 //! PTX ISA 8.0, memory consistency model: release and acquire patterns, with fences and
@@ -42,7 +42,7 @@ pub type Key = (Handle, u64);
 
 /// Names of blocks in clocks have this bit; those of streams do not.
 pub const BLOCK: u64 = 1 << 63;
-/// Words whose clocks are kept; beyond them all order is taken for granted.
+/// Words whose clocks are kept; beyond them order is assumed.
 const MOST_WORDS: usize = 1 << 16;
 /// Fills that are remembered.
 const MOST_FILLS: usize = 1 << 10;
@@ -51,7 +51,7 @@ const MOST_FILLS: usize = 1 << 10;
 #[derive(Clone, Debug, Default)]
 struct Known {
     clock: Clock,
-    /// All that is over by now.
+    /// All completed work.
     granted: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct Segment {
     pub of: (Handle, u64),
     /// What the block knew.
     pub clock: Clock,
-    /// It knew all that was over.
+    /// It was ordered behind all completed work.
     pub granted: bool,
     /// What it has touched.
     pub accesses: Accesses,
@@ -128,7 +128,7 @@ impl Actor {
     }
 }
 
-/// A block that has acquired a word that nobody is known to have left there.
+/// A block that has acquired a word whose store was not seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown {
     /// The block.
@@ -217,7 +217,7 @@ pub struct Told {
     pub unknown: Vec<Unknown>,
 }
 
-/// The pass is over.
+/// A pass of a kernel ends: what it has told.
 pub fn leave() -> Option<Told> {
     with(|kernels| {
         let key = kernels.current.take()?;
@@ -231,7 +231,7 @@ pub fn leave() -> Option<Told> {
     })
 }
 
-/// A block knows all that is over.
+/// Orders a block behind all completed work.
 pub fn grant(key: Key, block: Handle) {
     with(|kernels| {
         let run = kernels.runs.get_mut(&key);
@@ -242,7 +242,7 @@ pub fn grant(key: Key, block: Handle) {
     });
 }
 
-/// A kernel is over: the last segments of its blocks, and what they know.
+/// A kernel has completed: the last segments of its blocks, and what they know.
 pub fn end(key: Key) -> Option<(Vec<Segment>, Clock)> {
     with(|kernels| {
         let run = kernels.runs.remove(&key)?;
@@ -256,7 +256,7 @@ pub fn end(key: Key) -> Option<(Vec<Segment>, Clock)> {
     })
 }
 
-/// Memory was filled with a pattern of eight bytes, by work that knew so much.
+/// Memory was filled with a pattern of eight bytes, by work whose clock is given.
 pub fn filled(range: (u64, u64), pattern: u64, clock: &Clock) {
     with(|kernels| {
         let inside = |at: &u64| range.0 <= *at && *at < range.1;
@@ -412,7 +412,7 @@ impl Kernels {
         self.store(atomic, told);
     }
 
-    /// What a word tells whose value was loaded; true: nobody is known to have left it there.
+    /// What a word tells whose value was loaded; true: its store was not seen.
     fn loaded(&mut self, atomic: &Atomic) -> (Rc<Known>, bool) {
         let low = u64::MAX >> (64 - 8 * atomic.bytes.clamp(1, 8));
         let of_device = isolation::is_device(atomic.address);
@@ -445,7 +445,7 @@ impl Kernels {
         (known, false)
     }
 
-    /// A word has the value that an atomic has left, and tells so much.
+    /// A word has the value that an atomic has stored, and tells what is given.
     fn store(&mut self, atomic: &Atomic, known: Rc<Known>) {
         if matches!(atomic.act, Act::Store | Act::Update) {
             self.keep(atomic.address, atomic.after, known);

@@ -47,12 +47,12 @@ const RECORDS: usize = 16;
 pub struct Clock(BTreeMap<Handle, u64>);
 
 impl Clock {
-    /// Whether a work is known to be over.
+    /// Whether a work is known to have completed.
     pub fn knows(&self, stream: Handle, ticket: u64) -> bool {
         self.0.get(&stream).is_some_and(|&last| last >= ticket)
     }
 
-    /// A work is known to be over from now on.
+    /// A work is known to have completed from now on.
     pub fn pass(&mut self, stream: Handle, ticket: u64) {
         let last = self.0.entry(stream).or_default();
         *last = ticket.max(*last);
@@ -67,18 +67,18 @@ impl Clock {
 }
 
 impl Clock {
-    /// Whether nothing is known to be over.
+    /// Whether no work is known to have completed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it has blocks of kernels that nobody asks for any more, and more than others.
+    /// Whether most of its blocks of kernels are not compared any more.
     fn has_blocks(&self, asked: &HashSet<Handle>) -> bool {
         let blocks = self.0.range(kernel_order::BLOCK..).count();
         blocks > 2 * asked.len() + 16
     }
 
-    /// Drops blocks of kernels that nobody asks for any more.
+    /// Drops blocks of kernels that are not compared any more.
     fn forget_blocks(&mut self, asked: &HashSet<Handle>) {
         self.0
             .retain(|who, _| !kernel_order::is_block(*who) || asked.contains(who));
@@ -170,14 +170,14 @@ struct Whose {
 }
 
 impl Whose {
-    /// Whether it is known to be over; parts of one kernel are not compared.
+    /// Whether it is known to have completed; parts of one kernel are not compared.
     fn is_before(&self, other: &Whose, knows: &Clock) -> bool {
         let known = |(who, ticket)| knows.knows(who, ticket);
         self.work == other.work || known(self.work) || known(self.part)
     }
 }
 
-/// A work that is over, or a part of one that may still run.
+/// A completed work, or a segment of a kernel that may still run.
 #[derive(Debug)]
 struct Past {
     whose: Whose,
@@ -282,14 +282,14 @@ pub fn begins(state: &State, stream: Handle, host: &Clock) -> Clock {
     clock
 }
 
-/// Takes note of parts of a kernel that are over; an error as of [`finished`].
+/// Takes note of completed segments of a kernel; an error as of [`finished`].
 pub fn passed(
     state: &mut State,
     work: (Handle, u64),
     name: &str,
     (segments, unknown): (Vec<Segment>, &[Unknown]),
 ) -> Result {
-    // What a kernel has cleared tells nothing; anybody else may have told anything.
+    // A word that a kernel has cleared orders nothing; any other store that was not seen may.
     let is_cleared = |word: &Unknown| {
         let wrote = |past: &&Past| {
             let mut writes = past.accesses.writes.iter();

@@ -321,8 +321,8 @@ fn child_hands_on() {
     assert_eq!(hand_on(tells, hears), 0, "{}", fault());
 }
 
-/// Over a third kernel, which counts in the word that the last one waits for; and a host that copies
-/// a value into a word is taken at its word.
+/// Over a third kernel, which counts in the word that the last one waits for; and over the host, which
+/// copies a value into a word.
 #[test]
 #[ignore = "a child of kernels_order_each_other_by_words"]
 fn child_relays() {

@@ -40,7 +40,7 @@ impl ByAddress<'_> {
         self.known.by_all.load(Ordering::Acquire)
     }
 
-    /// Where `bytes` bytes lie, so many displacement units from the part's first byte on, if they
+    /// Where `bytes` bytes lie, `units` displacement units behind the part's first byte, if they
     /// lie inside, and apart from as many at `local`.
     #[inline(always)]
     pub fn place(&self, units: isize, local: *const u8, bytes: usize) -> Option<*mut u8> {

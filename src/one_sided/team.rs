@@ -155,7 +155,7 @@ impl SymmetricHeap {
         let comm = self.communicator();
         let words = self.alloc::<u64>(BARRIER_WORDS)?;
         let made = self.own_team(words);
-        // Where one has none, nobody has one.
+        // All ranks have a team, or none has.
         let mut lacks = [u8::from(made.is_err())];
         comm.allreduce_in_place(&mut lacks, &crate::Op::Max)?;
         let made = made?;
@@ -299,7 +299,7 @@ impl DeviceTeam {
     }
 
     /// Queues `grid` blocks of `threads` threads of a kernel of the team, as [`Kernel::launch`] does.
-    /// `touched` is the memory that it uses beside the heap, which is kept until it is over, also
+    /// `touched` is the memory that it uses beside the heap, which is kept until it has completed, also
     /// where the team is dropped before.
     ///
     /// # Safety

@@ -2,8 +2,7 @@
 //!
 //! The processor has two that order all loads and stores of ordinary memory: `mfence`, which the
 //! standard library's fence is on x86, and any locked instruction. The first also waits for
-//! everything else that a core has under way, and takes 20 ns where the other takes 2 (an EPYC of
-//! family 25).
+//! everything else that a core has under way, and takes several times as long.
 //!
 //! # Invariants
 //! 1. A locked instruction on the stack changes nothing: it combines a word with zero bits.

@@ -83,7 +83,7 @@ fn initial(y: usize, x: usize) -> f64 {
     ((31 * y + 17 * x) % 101) as f64
 }
 
-/// A field after so many steps of one program.
+/// The field after a number of steps of a sequential program.
 fn sequential(rows: usize, columns: usize, steps: usize) -> Vec<f64> {
     let row = columns + 2;
     let points = (rows + 2) * row;
