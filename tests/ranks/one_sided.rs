@@ -735,3 +735,30 @@ fn rank_0_keeps_records_where_all_map_each_other() {
         });
     }
 }
+
+/// Threads of a rank take the part's lock of updates after each other, as ranks do.
+#[test]
+fn threads_of_a_rank_update_the_same_elements() {
+    const THREADS: usize = 3;
+    const ROUNDS: u64 = 300;
+    on_each(2, |comm| {
+        let window = comm.window::<u64>(100).expect("a window");
+        let all = window.lock_all();
+        std::thread::scope(|s| {
+            for _ in 0..THREADS {
+                s.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        all.accumulate(&[1u64; 100], 0, 0, Op::Sum).expect("sum");
+                    }
+                });
+            }
+        });
+        all.unlock().expect("unlock");
+        window.fence().expect("fence");
+        if comm.rank() == 0 {
+            let total = ROUNDS * (THREADS * comm.size()) as u64;
+            assert_eq!(window.to_vec().expect("a copy"), vec![total; 100]);
+        }
+        window.free().expect("free");
+    });
+}

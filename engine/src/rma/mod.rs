@@ -785,7 +785,8 @@ impl Part {
         }
         let mut attempts = 0u32;
         let mut attempt = || -> Option<Result<()>> {
-            if held.alone == Some(path.own) {
+            // That of updates is given back by another thread of this rank.
+            if held.alone == Some(path.own) && lock == LockOf::Epochs {
                 return Some(Err(path.held_by_itself()));
             }
             if let Some(ended) = path.ended_holder(held) {
