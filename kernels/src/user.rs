@@ -40,7 +40,7 @@ impl Kernel {
     ///
     /// # Safety
     /// The kernel's one parameter is by value of a type with the layout of `A`; what
-    /// it points at lies in `touched`, and the stream comes behind whoever wrote it.
+    /// it points at lies in `touched`, and the stream is ordered after the work that wrote it.
     ///
     /// # Errors
     /// The kernel is loaded on another device than the stream's, or the driver refuses.

@@ -304,7 +304,7 @@ impl DeviceTeam {
     ///
     /// # Safety
     /// The kernel's one parameter is by value of a type with the layout of `A`; what it points at
-    /// lies in the heap or in `touched`, and the stream comes behind whoever wrote it.
+    /// lies in the heap or in `touched`, and the stream is ordered after the work that wrote it.
     ///
     /// # Errors
     /// As [`Kernel::launch`].

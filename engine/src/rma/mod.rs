@@ -785,7 +785,7 @@ impl Part {
         }
         let mut attempts = 0u32;
         let mut attempt = || -> Option<Result<()>> {
-            // That of updates is given back by another thread of this rank.
+            // A lock of updates is held by another thread of this rank, which gives it back.
             if held.alone == Some(path.own) && lock == LockOf::Epochs {
                 return Some(Err(path.held_by_itself()));
             }
