@@ -80,7 +80,7 @@ pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result
             tables,
             "extern \"C\" __attribute__((visibility(\"hidden\"))) const osier_kernel osier_kernels_{index}[];\n\
              static const osier_kernel_library library_{index} = \
-             {{5, &osier_state, osier_kernels_{index}, {count}, {next}}};"
+             {{6, &osier_state, osier_kernels_{index}, {count}, {next}}};"
         );
         next = format!("&library_{index}");
         compiled.objects.push(object);
@@ -89,7 +89,7 @@ pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result
     let head = format!(
         "extern \"C\" {{\nosier_launch_state osier_state;\n\
          extern __attribute__((visibility(\"default\"))) const osier_kernel_library osier_kernels;\n\
-         const osier_kernel_library osier_kernels = {{5, &osier_state, nullptr, 0, {next}}};\n}}\n"
+         const osier_kernel_library osier_kernels = {{6, &osier_state, nullptr, 0, {next}}};\n}}\n"
     );
     let table = copies.join("osier_table.cpp");
     let text = format!("#include \"osier_accesses.h\"\n{tables}\n{head}");

@@ -44,6 +44,8 @@ struct osier_launch_state {
     dim3 block_dim, grid_dim;
     void *shared;
     void (*barrier)(void);
+    // A barrier of the threads of a warp.
+    void (*warp_barrier)(void);
     // A barrier that tells how many threads of the block have said yes.
     unsigned (*vote)(int yes);
     void (*sleep)(void);
@@ -96,6 +98,7 @@ extern __attribute__((visibility("hidden"))) struct osier_launch_state osier_sta
 #define warpSize 32
 
 static inline void __syncthreads() { osier_state.barrier(); }
+static inline void __syncwarp() { osier_state.warp_barrier(); }
 static inline int __syncthreads_count(int yes) { return (int)osier_state.vote(yes); }
 static inline int __syncthreads_or(int yes) { return osier_state.vote(yes) != 0; }
 static inline int __syncthreads_and(int yes) {

@@ -44,6 +44,7 @@ pub struct LaunchState {
     grid_dim: [u32; 3],
     shared: *mut c_void,
     barrier: extern "C" fn(),
+    warp_barrier: extern "C" fn(),
     vote: extern "C" fn(c_int) -> u32,
     sleep: extern "C" fn(),
     trap: extern "C" fn(*const c_char),
@@ -63,11 +64,15 @@ pub enum Pass {
     Waits,
 }
 
+/// Threads of a warp.
+const WARP: usize = 32;
+
 /// Why a fiber has given back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
     Ended,
     Barrier,
+    WarpBarrier,
     Sleep,
 }
 
@@ -100,6 +105,11 @@ fn current() -> &'static Run {
 
 extern "C" fn barrier() {
     current().why.set(Why::Barrier);
+    fiber::give_back();
+}
+
+extern "C" fn warp_barrier() {
+    current().why.set(Why::WarpBarrier);
     fiber::give_back();
 }
 
@@ -203,6 +213,7 @@ struct Block {
     index: [u32; 3],
     shared: Vec<u128>,
     at_barrier: Vec<(Fiber, usize)>,
+    at_warp_barrier: Vec<(Fiber, usize)>,
     asleep: Vec<(Fiber, usize)>,
 }
 
@@ -210,6 +221,7 @@ impl Block {
     fn is_over(&self) -> bool {
         self.run.next.get() == self.run.threads
             && self.at_barrier.is_empty()
+            && self.at_warp_barrier.is_empty()
             && self.asleep.is_empty()
     }
 
@@ -225,6 +237,7 @@ impl Block {
         match self.run.why.get() {
             Why::Ended => SPARE.with_borrow_mut(|spare| spare.push(fiber)),
             Why::Barrier => self.at_barrier.push((fiber, order)),
+            Why::WarpBarrier => self.at_warp_barrier.push((fiber, order)),
             Why::Sleep => {
                 self.asleep.push((fiber, order));
                 return Ok(false);
@@ -246,6 +259,7 @@ impl Block {
                 grid_dim: launch.grid,
                 shared: self.shared.as_mut_ptr().cast(),
                 barrier,
+                warp_barrier,
                 vote,
                 sleep,
                 trap,
@@ -269,7 +283,14 @@ impl Block {
         for (fiber, order) in std::mem::take(&mut self.asleep) {
             moved |= self.resume(fiber, Some(order))?;
         }
-        while self.asleep.is_empty() && !self.at_barrier.is_empty() {
+        loop {
+            while self.pass_warps()? {
+                moved = true;
+            }
+            let waits = !self.asleep.is_empty() || !self.at_warp_barrier.is_empty();
+            if waits || self.at_barrier.is_empty() {
+                break;
+            }
             let ended = self.run.ended.get();
             if ended > 0 {
                 return Err(Fault::named(
@@ -288,7 +309,45 @@ impl Block {
             }
             moved = true;
         }
-        Ok(moved)
+        match self.at_warp_barrier.len() {
+            stuck if stuck > 0 && self.asleep.is_empty() => Err(Fault::named(
+                abi::ERROR_LAUNCH_FAILED,
+                format!(
+                    "kernel {}: {stuck} threads wait at a barrier of a warp that the others never \
+                     reach",
+                    self.run.launch().name,
+                ),
+            )),
+            _ => Ok(moved),
+        }
+    }
+
+    /// Lets warps go on whose threads have all come to their barrier. True if any has.
+    fn pass_warps(&mut self) -> Result<bool> {
+        let threads = self.run.threads;
+        let warp = |order: usize| match self.run.backward {
+            true => (threads - 1 - order) / WARP,
+            false => order / WARP,
+        };
+        let come = &self.at_warp_barrier;
+        let is_whole = |which: usize| {
+            let here = come.iter().filter(|(_, order)| warp(*order) == which);
+            here.count() == WARP.min(threads - which * WARP)
+        };
+        let whole: Vec<usize> = (0..threads.div_ceil(WARP))
+            .filter(|w| is_whole(*w))
+            .collect();
+        if whole.is_empty() {
+            return Ok(false);
+        }
+        let goes = |(_, order): &(Fiber, usize)| whole.contains(&warp(*order));
+        let all = std::mem::take(&mut self.at_warp_barrier);
+        let (on, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(goes);
+        self.at_warp_barrier = stay;
+        for (fiber, order) in on {
+            self.resume(fiber, Some(order))?;
+        }
+        Ok(true)
     }
 }
 
@@ -401,6 +460,7 @@ impl Grid {
                 index,
                 shared: vec![0; launch.shared_bytes.div_ceil(16).max(1)],
                 at_barrier: Vec::new(),
+                at_warp_barrier: Vec::new(),
                 asleep: Vec::new(),
             },
         };

@@ -111,9 +111,9 @@ struct Actor {
 }
 
 impl Actor {
-    /// Ends the segment, if it has touched anything.
+    /// Ends the segment, if it has touched anything, or tells the host.
     fn close(&mut self) -> Option<Segment> {
-        if self.open.is_empty() {
+        if self.open.is_empty() && !self.open.tells_host {
             return None;
         }
         let number = self.segment;
@@ -343,8 +343,17 @@ impl Kernels {
         let block = run.block;
         run.begin_actor(block, &mut self.names);
         let orders = atomic.acquires || atomic.releases;
+        let stores = matches!(atomic.act, Act::Store | Act::Update);
+        let tells_host = stores && atomic.releases && !isolation::is_device(atomic.address);
         if orders {
+            let told = run.rest.tells_host;
             run.flush();
+            if tells_host {
+                // What the segment has written, and no more.
+                run.rest.tells_host = told;
+                let actor = run.actors.get_mut(&block);
+                actor.into_iter().for_each(|a| a.open.tells_host = true);
+            }
         }
         let (loaded, is_unknown) = match atomic.act {
             Act::Load | Act::Update => self.loaded(atomic),

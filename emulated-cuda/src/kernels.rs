@@ -147,7 +147,7 @@ fn add(found: &mut HashMap<String, Kernel>, mut library: *const Library, own: bo
     while !library.is_null() {
         // SAFETY: a library's table as the shim lays it out (invariant 2).
         let this = unsafe { &*library };
-        if this.version != 5 {
+        if this.version != 6 {
             say("a library of kernels was built for another version of the emulated driver");
             return;
         }

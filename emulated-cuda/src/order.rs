@@ -13,7 +13,8 @@
 //!    written to memory that they can read, and what a host function or another
 //!    process could have told them.
 //! 2. Vector clocks change when work completes, under the driver's lock. Work that was queued
-//!    while a kernel ran which stores to host memory atomically is ordered behind that kernel.
+//!    while a kernel ran which stores to host memory atomically is ordered behind that kernel, and
+//!    what was queued since its last turn behind what its blocks wrote before such a store.
 //!
 //! # What is not seen
 //! The host's own accesses; works of other processes; nodes of one graph among
@@ -282,10 +283,11 @@ pub fn begins(state: &State, stream: Handle, host: &Clock) -> Clock {
     clock
 }
 
-/// Takes note of completed segments of a kernel; an error as of [`finished`].
+/// Takes note of completed segments of a kernel, which it has told in a pass that began at a
+/// ticket; an error as of [`finished`].
 pub fn passed(
     state: &mut State,
-    work: (Handle, u64),
+    (work, since): ((Handle, u64), u64),
     name: &str,
     (segments, unknown): (Vec<Segment>, &[Unknown]),
 ) -> Result {
@@ -310,8 +312,12 @@ pub fn passed(
         }
         let mut accesses = clipped(state, segment.accesses);
         accesses.tidy();
-        if writes_for_host(state, &accesses) {
+        if accesses.tells_host || writes_for_host(state, &accesses) {
             state.order.host_learns(&clock);
+            let queued = state.streams.values_mut().flat_map(|s| &mut s.queue);
+            for later in queued.filter(|later| later.ticket > since) {
+                Arc::make_mut(&mut later.host).join(&clock);
+            }
         }
         let part = segment.of;
         state.order.all.pass(part.0, part.1);
@@ -341,7 +347,8 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
     let ended = kernel_order::end(work);
     let told = match ended {
         Some((segments, known)) => {
-            let told = passed(state, work, &op.name(), (segments, &[]));
+            let now = state.ticket();
+            let told = passed(state, (work, now), &op.name(), (segments, &[]));
             clock.join(&known);
             let mut asked: HashSet<Handle> = HashSet::new();
             let past = state.order.past.iter().map(|past| past.whose);

@@ -77,7 +77,7 @@ pub fn run() {
         let moved = match op.step(&mut state, context) {
             Ok(Moved::Unlocked(job)) => {
                 // Its item stays at the head of the queue, so what it uses is known.
-                begun(&mut state, stream);
+                let now = begun(&mut state, stream);
                 // What kernels of a graph tell each other is not followed, nor what the library's own
                 // do: they use what others write by atomics alone.
                 if matches!(&op, Op::Running(running) if !running.is_own()) {
@@ -86,7 +86,7 @@ pub fn run() {
                 drop(state);
                 let done = job();
                 state = driver.lock();
-                let ordered = told(&mut state, stream, &name);
+                let ordered = told(&mut state, stream, &name, now);
                 let done = done.and_then(|pass| ordered.map(|()| pass));
                 done.map(|pass| match (pass, &op) {
                     (Pass::Waits, _) => Moved::Blocked,
@@ -200,8 +200,9 @@ fn put_back(state: &mut State, stream: Handle, op: Op) {
     }
 }
 
-/// Notes when a kernel began: what it writes may be seen from now on.
-fn begun(state: &mut State, stream: Handle) {
+/// Notes when a kernel began: what it writes may be seen from now on. What is queued later has a
+/// higher ticket than the answer.
+fn begun(state: &mut State, stream: Handle) -> u64 {
     let now = state.ticket();
     let head = state.streams.get_mut(&stream);
     if let Some(item) = head.and_then(|s| s.queue.front_mut())
@@ -209,6 +210,7 @@ fn begun(state: &mut State, stream: Handle) {
     {
         item.begun = now;
     }
+    now
 }
 
 /// A pass of the kernel at the head of a stream begins.
@@ -220,9 +222,9 @@ fn enter(state: &State, stream: Handle) {
     }
 }
 
-/// Keeps what a kernel has told of its accesses with its item; an error if nothing orders one of
-/// a block with another work's.
-fn told(state: &mut State, stream: Handle, name: &str) -> Result {
+/// Keeps what a kernel has told of its accesses, in a pass that began at a ticket, with its item; an
+/// error if nothing orders one of a block with another work's.
+fn told(state: &mut State, stream: Handle, name: &str, since: u64) -> Result {
     let told = kernel_order::leave();
     let (rest, parts) = match told {
         Some(told) => (told.rest, Some((told.segments, told.unknown))),
@@ -235,7 +237,9 @@ fn told(state: &mut State, stream: Handle, name: &str) -> Result {
     item.told.extend(rest);
     let work = (stream, item.ticket);
     match parts {
-        Some((segments, unknown)) => order::passed(state, work, name, (segments, &unknown)),
+        Some((segments, unknown)) => {
+            order::passed(state, (work, since), name, (segments, &unknown))
+        }
         None => Ok(()),
     }
 }

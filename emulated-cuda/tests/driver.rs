@@ -598,6 +598,16 @@ fn child_kernels() {
             .chain((101..=200).rev())
             .collect::<Vec<u32>>()
     );
+    // Barriers of warps, of which each passes others than its neighbors.
+    put(at, &(0..100).collect::<Vec<u32>>());
+    let reverse = kernel("reverse_warps");
+    assert_eq!(launch(reverse, 1, 100, 0, 0, &[address(&at)]), 0);
+    let warps = [(0..32).rev().collect::<Vec<u32>>(), (32..64).collect()];
+    let rest = [(64..96).rev().collect::<Vec<u32>>(), (96..100).collect()];
+    assert_eq!(
+        get::<u32>(at, 100),
+        [warps.concat(), rest.concat()].concat()
+    );
     // Kernels that a macro defines.
     put(at, &[0u32, 0]);
     assert_eq!(launch(kernel("count_add"), 7, 33, 0, 0, &[address(&at)]), 0);
@@ -645,6 +655,11 @@ fn child_bad_kernels() {
     assert_eq!(launch(kernel("lost"), 1, 64, 0, 0, &[address(&at)]), 0);
     assert_eq!(synchronize(), 719);
     assert_eq!(cu!(cuMemFree_v2(at => u64)), 719, "the error stays");
+    fresh();
+    let at = alloc(1024);
+    let lost = kernel("lost_of_warp");
+    assert_eq!(launch(lost, 1, 64, 0, 0, &[address(&at)]), 0);
+    assert_eq!(synchronize(), 719);
     fresh();
     let at = alloc(1024);
     assert_eq!(launch(kernel("trap"), 1, 1, 0, 0, &[address(&at)]), 0);

@@ -36,6 +36,30 @@ fn wait(s: u64, e: u64) {
     assert_eq!(cu!(cuStreamWaitEvent(s => u64, e => u64, 0 => u32)), 0);
 }
 
+/// A word of pinned memory.
+fn shared(at: u64) -> &'static AtomicU32 {
+    // SAFETY: an aligned word, which nobody frees.
+    unsafe { AtomicU32::from_ptr(at as *mut u32) }
+}
+
+/// A kernel writes bytes, and a number into a word behind that, or before it; it ends when the gate has
+/// that number. Returns when the host has read the word.
+fn tell_and_wait(s: u64, (at, n): (u64, u32), (word, gate, number): (u64, u64, u32), early: bool) {
+    let (f, early) = (kernel("tell_and_wait"), u32::from(early));
+    let arguments = [
+        address(&at),
+        address(&n),
+        address(&word),
+        address(&number),
+        address(&gate),
+        address(&early),
+    ];
+    assert_eq!(launch(f, 1, 64, 0, s, &arguments), 0);
+    while shared(word).load(Ordering::Acquire) != number {
+        std::hint::spin_loop();
+    }
+}
+
 /// Runs a case of `child_is_reported`, whose works nothing orders, with several seeds.
 /// Queues so much on a stream that the other, which is drawn as often, has long done
 /// its one work when this is over; nobody is told.
@@ -73,6 +97,7 @@ fn what_nothing_orders_is_reported() {
     reported("kernels", "kernel add_one");
     reported("a word of the device", "a fill");
     reported("graph", "a graph");
+    reported("told too early", "tell_and_wait");
 }
 
 #[test]
@@ -122,6 +147,14 @@ fn child_is_reported() {
             assert_eq!(launch(f, 1, 128, 0, s, &told), 0);
             keep_busy(t, b + 64);
             fill(a, 1, t);
+        }
+        // What it writes behind the word that the host has read, though the kernel runs on.
+        "told too early" => {
+            let (word, gate) = (pinned(8), pinned(8));
+            tell_and_wait(s, (a, 4096), (word, gate, 1), true);
+            copy(b, a, 1, t);
+            let _ = cu!(cuStreamSynchronize(t => u64));
+            shared(gate).store(1, Ordering::Release);
         }
         "graph" => {
             let (f, n) = (kernel("add_one"), 100u32);
@@ -209,6 +242,15 @@ fn child_is_in_order() {
         fill(a, 4096, t);
         assert_eq!(cu!(cuStreamSynchronize(t => u64)), 0);
     }
+    // By a word that a kernel has released, which waits then until the host opens a gate.
+    let gate = pinned(8);
+    for number in 206..406u32 {
+        tell_and_wait(s, (a, 4096), (flag, gate, number), false);
+        copy(b, a, 4096, t);
+        assert_eq!(cu!(cuStreamSynchronize(t => u64)), 0);
+        shared(gate).store(number, Ordering::Release);
+    }
+    assert_eq!(synchronize(), 0, "{}", fault());
     // By an event that is recorded again elsewhere while its first record is waited for:
     // the wait is for the first.
     let semaphore = pinned(8);

@@ -28,6 +28,19 @@ extern "C" __global__ void reverse(unsigned *data) {
     mine[threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
 }
 
+// Reverses each warp as often as its number says, and once more; the last may have fewer threads.
+extern "C" __global__ void reverse_warps(unsigned *data) {
+    __shared__ unsigned part[256];
+    const unsigned t = threadIdx.x, first = t / 32 * 32;
+    const unsigned last = (first + 32 < blockDim.x ? first + 32 : blockDim.x) - 1;
+    for (unsigned round = 0; round <= first / 32; round++) {
+        part[t] = data[t];
+        __syncwarp();
+        data[t] = part[first + last - t];
+        __syncwarp();
+    }
+}
+
 #define COUNT(NAME, OPERATION, VALUE) \
     extern "C" __global__ void NAME(unsigned *cell) { OPERATION(cell, VALUE); }
 COUNT(count_add, atomicAdd, 1u)
@@ -37,6 +50,13 @@ COUNT(count_or, atomicOr, 1u << (threadIdx.x & 31))
 extern "C" __global__ void lost(unsigned *data) {
     if (threadIdx.x & 1) return;
     __syncthreads();
+    data[threadIdx.x] = 1;
+}
+
+// A thread of the second warp never comes to its barrier.
+extern "C" __global__ void lost_of_warp(unsigned *data) {
+    if (threadIdx.x == 40) return;
+    __syncwarp();
     data[threadIdx.x] = 1;
 }
 
@@ -77,6 +97,17 @@ extern "C" __global__ void tell(unsigned char *at, unsigned bytes, unsigned *wor
     for (unsigned i = threadIdx.x; i < bytes; i += blockDim.x) at[i] = (unsigned char)number;
     __syncthreads();
     if (threadIdx.x == 0) atomicExch(word, number);
+}
+
+// Writes bytes, says in a word that it has, and waits for a gate; or says so before it writes them.
+extern "C" __global__ void tell_and_wait(unsigned char *at, unsigned bytes, unsigned *word, unsigned number,
+                                         const unsigned *gate, unsigned early) {
+    if (early && threadIdx.x == 0) __atomic_store_n(word, number, __ATOMIC_RELEASE);
+    for (unsigned i = threadIdx.x; i < bytes; i += blockDim.x) at[i] = (unsigned char)number;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    if (!early) __atomic_store_n(word, number, __ATOMIC_RELEASE);
+    while (__atomic_load_n(gate, __ATOMIC_ACQUIRE) < number) __nanosleep(100);
 }
 
 // Each thread stores a word of its own to all memory behind a multicast address.
