@@ -411,6 +411,7 @@ impl<T: Datatype> Symmetric<T> {
         let before = at.checked_mul(size);
         let end = before.and_then(|before| before.checked_add(bytes));
         match (before, end) {
+            (Some(_), Some(_)) if !bytes.is_multiple_of(size) => Err(self.no_elements(bytes)),
             // Invariant 2.
             (Some(before), Some(end)) if end <= self.len * size => {
                 let at = std::ptr::without_provenance_mut(self.allocation.start + before);
@@ -429,6 +430,15 @@ impl<T: Datatype> Symmetric<T> {
                 self.len,
                 size_of::<T>()
             ),
+        )
+    }
+
+    #[cold]
+    fn no_elements(&self, bytes: usize) -> Error {
+        let (size, name) = (size_of::<T>(), std::any::type_name::<T>());
+        Error::new(
+            ErrorKind::Datatype,
+            format!("a buffer of {bytes} bytes for elements of {size} (hint: they are {name})"),
         )
     }
 

@@ -207,6 +207,8 @@ fn wrong_calls_are_named() {
             range,
             &["element 7", "10 elements"],
         );
+        let apart = there.put(&[1u16; 3], 0, 0);
+        fails(apart, ErrorKind::Datatype, &["6 bytes", "u32"]);
         fails(there.fetch(0, 10), range, &["element 10"]);
         fails(there.fetch(0, usize::MAX), range, &["10 elements"]);
         fails(there.wait_until(10, |_| true), range, &["element 10"]);
