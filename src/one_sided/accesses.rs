@@ -18,7 +18,6 @@ use osier_datatype::{Basic, Datatype, Element, Layout, Operator, Signature};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::Part;
 use osier_engine::rma::update::{Change, Update};
-use osier_engine::rma::ways::Way;
 use osier_engine::view::{RawView, copy_contiguous};
 use osier_transports::full_fence;
 use std::borrow::Cow;
@@ -207,7 +206,7 @@ impl RawWindow {
             true => {
                 // SAFETY: invariants 1 and 2.
                 unsafe { self.put_by_device(from, rank, &bytes) }?;
-                Way::Kernel
+                self.device_way(rank)
             }
         };
         self.count(way);
@@ -239,7 +238,7 @@ impl RawWindow {
             true => {
                 // SAFETY: invariants 1 and 2.
                 unsafe { self.get_by_device(to, rank, &bytes) }?;
-                Way::Kernel
+                self.device_way(rank)
             }
         };
         self.count(way);
@@ -363,7 +362,7 @@ impl RawWindow {
         if self.needs_device(rank, local) {
             // SAFETY: invariants 1 and 2.
             unsafe { self.update_by_device(change, given, rank, &elements, before) }?;
-            self.count(Way::Kernel);
+            self.count(self.device_way(rank));
             return self.made(begun, Does::Update(change), rank, target);
         }
         let mut packed = Vec::new();
@@ -497,7 +496,7 @@ fn check(what: &str, rank: usize, local: &[&RawView], part: &Part, target: &RawV
 }
 
 /// What a change is made of in elements of a signature.
-fn element_of(change: Change, signature: &Signature) -> Option<Element> {
+pub(super) fn element_of(change: Change, signature: &Signature) -> Option<Element> {
     match change {
         Change::Combine(operator) => operator.element_of(signature),
         Change::Replace | Change::Keep => match signature.uniform() {

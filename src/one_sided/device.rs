@@ -33,6 +33,8 @@
 //! S. Potluri et al., "Extending OpenSHMEM for GPU Computing", IPDPS 2013: one-sided access to
 //! memory of devices by CUDA IPC. Here kernels copy from layout to layout.
 
+use super::accesses::element_of;
+use super::far::{Bytes, Far, Local, What};
 use super::raw::{RawWindow, Updates};
 use crate::comm::Communicator;
 use osier_datatype::{Basic, Element, Layout, Type};
@@ -41,7 +43,7 @@ use osier_engine::device::direct::Direct;
 use osier_engine::device::{DeviceMemory, PoolLoan};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::reach::{Placement, Reach, supported};
-use osier_engine::rma::update::Change;
+use osier_engine::rma::update::{Change, Update};
 use osier_engine::view::{RawView, Shape};
 use osier_kernels::handle::{Key, OpenPool, Piece, export_pieces};
 use osier_kernels::plan::update::{AtomicChange, kernel_of};
@@ -51,9 +53,6 @@ use osier_kernels::{
 };
 use osier_transports::cuda_ipc::{self, NAME_BYTES};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// A view of bytes of a device, and when they are valid.
-type Bytes = Ordered<DeviceView<u8>>;
 
 /// What the others know of a rank's part on a device.
 #[derive(Clone, Copy)]
@@ -121,8 +120,12 @@ pub(super) struct OnDevices {
     /// Descriptors of parts that are opened by them, until they are.
     pieces: Mutex<Vec<Vec<Piece>>>,
     own: Option<DeviceSlice<u8>>,
-    /// Elements with an atomic are updated by kernels' atomics, by all ranks.
+    /// Elements with an atomic are updated by kernels' atomics, by all ranks that reach the part.
     by_atomics: bool,
+    /// By rank: its part is served by a thread of its own.
+    is_far: Box<[bool]>,
+    /// The way to such parts, if any rank has one to any other.
+    far: Option<Far>,
 }
 
 /// A part as this rank has opened it.
@@ -165,10 +168,18 @@ impl OnDevices {
         };
         let records: Vec<Option<Record>> = records.map(parse).collect::<Result<_>>()?;
         let pieces = hand_over(comm, &records, own.as_ref())?;
+        let far = |(rank, record): (usize, &Option<Record>)| {
+            let record = record.as_ref().filter(|_| rank != comm.rank());
+            record.is_some_and(|record| unreached(comm, own.as_ref(), rank, record).is_some())
+        };
+        let is_far: Box<[bool]> = records.iter().enumerate().map(far).collect();
         // All ranks reach all of them by atomics, or none uses any.
-        let mut lacks = [u8::from(updates == Updates::Many)];
+        let mut lacks = [u8::from(updates == Updates::Many), 0];
+        lacks[1] = u8::from(is_far.contains(&true));
         for (rank, record) in records.iter().enumerate() {
-            let Some(record) = record else { continue };
+            let Some(record) = record.as_ref().filter(|_| !is_far[rank]) else {
+                continue;
+            };
             // A thread of the same process has the device's own context.
             let has = comm.lane().lock().sharing(rank as u32).process
                 || context_for(own.as_ref(), &record.key.device)
@@ -176,7 +187,13 @@ impl OnDevices {
             lacks[0] |= u8::from(!has);
         }
         comm.allreduce_in_place(&mut lacks, &crate::Op::Max)?;
+        let far = match lacks[1] {
+            0 => None,
+            _ => Some(Far::open(comm)?),
+        };
         Ok(Self {
+            is_far,
+            far,
             by_atomics: lacks[0] == 0,
             opened: records.iter().map(|_| OnceLock::new()).collect(),
             records: records.into(),
@@ -201,6 +218,31 @@ impl OnDevices {
     /// This rank's part.
     pub fn own(&self) -> Option<&DeviceSlice<u8>> {
         self.own.as_ref()
+    }
+
+    /// The way to a rank's part, if a thread of its owner serves it for this rank.
+    pub fn far(&self, rank: usize) -> Option<&Far> {
+        self.far
+            .as_ref()
+            .filter(|_| self.is_far.get(rank) == Some(&true))
+    }
+
+    /// Where others ask for this rank's part, if any does not reach it.
+    pub fn served(&self) -> Option<&Far> {
+        self.far.as_ref().filter(|_| self.own.is_some())
+    }
+
+    /// The same for the thread that serves: of the own part.
+    pub fn for_service(&self) -> Self {
+        Self {
+            records: self.records.clone(),
+            opened: self.records.iter().map(|_| OnceLock::new()).collect(),
+            pieces: Mutex::default(),
+            own: self.own.clone(),
+            by_atomics: self.by_atomics,
+            is_far: self.is_far.clone(),
+            far: None,
+        }
     }
 
     /// The device of a rank's part, if it lies on one.
@@ -248,31 +290,19 @@ impl OnDevices {
             let part = DeviceSlice::<u8>::of(memory)?.slice(before..before + bytes)?;
             return Ok(Opened::Part(part));
         }
-        let unreached = |why: String| {
-            let message = format!(
-                "the part of rank {rank} of a window, {} memory of a device: {why}",
-                key.made.name()
-            );
-            Error::new(ErrorKind::Unavailable, message)
-        };
-        let devices = &comm.core().devices;
-        if !sharing.devices || !devices.opens() {
-            return Err(unreached("its process shares no devices".into()));
+        if let Some(why) = unreached(comm, self.own.as_ref(), rank, record) {
+            return Err(of_unreached(rank, record, &why));
         }
+        let devices = &comm.core().devices;
         let context = context_for(self.own.as_ref(), &key.device)?;
         let reach = supported(key.made, Placement::between(context.link(&key.device)));
         let pieces = match reach {
-            Reach::No(why) => return Err(unreached(why.into())),
             Reach::Descriptors | Reach::Pool => {
                 let mut all = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
                 std::mem::take(&mut all[rank])
             }
             _ => Vec::new(),
         };
-        if reach == Reach::Pool && has_threads(comm) {
-            let why = "other ranks of this process may have it open (hint: plain or mapped memory)";
-            return Err(unreached(why.into()));
-        }
         let world = comm.lane().lock().world_rank(rank as u32).unwrap_or(0);
         let owner = (world, context.ordinal());
         let place = record.place as usize;
@@ -289,11 +319,48 @@ impl OnDevices {
             })));
         }
         let opened = devices.open(owner, &context, key, &pieces)?;
-        let memory =
-            opened.ok_or_else(|| unreached("there is no room for more mappings".into()))?;
+        let memory = opened
+            .ok_or_else(|| of_unreached(rank, record, "there is no room for more mappings"))?;
         let part = DeviceSlice::<u8>::of(memory)?.slice(place..place.saturating_add(bytes))?;
         Ok(Opened::Part(part))
     }
+}
+
+/// Why kernels of this rank do not reach the part of another; none: they do.
+fn unreached(
+    comm: &Communicator,
+    own: Option<&DeviceSlice<u8>>,
+    rank: usize,
+    record: &Record,
+) -> Option<String> {
+    let sharing = comm.lane().lock().sharing(rank as u32);
+    if sharing.process {
+        return None;
+    }
+    if !sharing.devices || !comm.core().devices.opens() {
+        return Some("its process shares no devices".into());
+    }
+    let key = &record.key;
+    let context = match context_for(own, &key.device) {
+        Ok(context) => context,
+        Err(e) => return Some(e.to_string()),
+    };
+    match supported(key.made, Placement::between(context.link(&key.device))) {
+        Reach::No(why) => Some(why.into()),
+        Reach::Pool if has_threads(comm) => Some(
+            "other ranks of this process may have it open (hint: plain or mapped memory)".into(),
+        ),
+        _ => None,
+    }
+}
+
+#[cold]
+fn of_unreached(rank: usize, record: &Record, why: &str) -> Error {
+    let message = format!(
+        "the part of rank {rank} of a window, {} memory of a device: {why}",
+        record.key.made.name()
+    );
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 /// Whether other ranks are threads of this process.
@@ -537,6 +604,100 @@ fn view_of(
 }
 
 impl RawWindow {
+    /// The way to a rank's part on a device, if a thread of its owner serves it for this rank.
+    #[inline]
+    pub(super) fn far(&self, rank: usize) -> Option<&Far> {
+        self.0.devices.as_ref()?.far(rank)
+    }
+
+    /// This rank's own target, as messages have it.
+    pub(super) fn own_view(&self, target: &RawView) -> Result<Bytes> {
+        match self.there(self.comm().rank(), target)? {
+            Some(There::View(view)) => Ok(view),
+            _ => Err(of_no_device()),
+        }
+    }
+
+    /// Updates elements of this rank's part for another rank; what was there.
+    #[track_caller]
+    pub(super) fn update_own(
+        &self,
+        (change, element): (Change, Element),
+        given: &[u8],
+        target: &RawView,
+    ) -> Result<Vec<u8>> {
+        let (own, bytes) = (self.comm().rank(), target.bytes());
+        let whole = element.size() > 0 && bytes.is_multiple_of(element.size());
+        if !whole || (change != Change::Keep && given.len() != bytes) {
+            return Err(Error::new(
+                ErrorKind::Malformed,
+                format!(
+                    "an update of {bytes} bytes by {}, of {element}",
+                    given.len()
+                ),
+            ));
+        }
+        let there = self.there(own, target)?.ok_or_else(of_no_device)?;
+        let mut before = osier_engine::view::zeroed_vec::<u8>(bytes)?;
+        let was = RawView::untyped(before.as_mut_ptr(), bytes);
+        let operand = RawView::untyped(given.as_ptr().cast_mut(), given.len());
+        let atomic = atomic_of(change);
+        if self.is_atomic_on_device(atomic, element, own, target) {
+            self.update_by_atomics((atomic, element), &operand, (there, target), Some(&was))?;
+            return Ok(before);
+        }
+        let update = Update::new(change, element)?;
+        self.known(own)?.part.alone(&self.path(own), || {
+            // SAFETY: invariant 3: a vector of as many bytes.
+            unsafe { self.get_by_device(&was, own, target) }?;
+            if change == Change::Keep {
+                return Ok(());
+            }
+            let mut next = before.clone();
+            // SAFETY: invariant 3: vectors of as many bytes.
+            unsafe { update.packed(next.as_mut_ptr(), given.as_ptr(), bytes) }?;
+            let next = RawView::untyped(next.as_mut_ptr(), bytes);
+            // SAFETY: invariant 3: a vector of as many bytes.
+            unsafe { self.put_by_device(&next, own, target) }
+        })?;
+        Ok(before)
+    }
+
+    /// Asks the owner of a target, and waits: the answer's word, and what has come to the host.
+    #[track_caller]
+    fn ask(
+        &self,
+        far: &Far,
+        (rank, target): (usize, &RawView),
+        what: What,
+        given: Option<Local>,
+        room: Option<Local>,
+    ) -> Result<(u64, Vec<u8>)> {
+        let asking = far.begin(rank, (what, None), instances(target)?, given, room)?;
+        asking.wait()
+    }
+
+    /// Asks the owner of a target for its elements, or what they were before an update.
+    ///
+    /// # Safety
+    /// The bytes of `to` are writable, and nobody else uses them.
+    #[track_caller]
+    unsafe fn ask_for(
+        &self,
+        far: &Far,
+        place: (usize, &RawView),
+        what: What,
+        given: Option<Local>,
+        to: &RawView,
+    ) -> Result<()> {
+        let (_, bytes) = self.ask(far, place, what, given, Some(Local::room(to)?))?;
+        if to.as_device().is_none() {
+            // SAFETY: invariant 3: no more bytes than the view has.
+            unsafe { to.unpack(0..bytes.len().min(to.bytes()), bytes.as_ptr()) };
+        }
+        Ok(())
+    }
+
     /// Whether an access is not one of the host's alone.
     #[inline]
     pub(super) fn needs_device(&self, rank: usize, local: &[&RawView]) -> bool {
@@ -654,6 +815,12 @@ impl RawWindow {
         if bytes == 0 {
             return Ok(());
         }
+        if let Some(far) = self.far(rank) {
+            // SAFETY: invariant 3.
+            let given = unsafe { Local::given(from) }?;
+            let place = (rank, target);
+            return (self.ask(far, place, What::Put, Some(given), None)).map(drop);
+        }
         match (from.as_device(), self.there(rank, target)?) {
             (Some(memory), Some(there)) => self.copy(memory.view()?.clone(), there, true),
             (Some(memory), None) => {
@@ -685,6 +852,10 @@ impl RawWindow {
         let bytes = target.bytes();
         if bytes == 0 {
             return Ok(());
+        }
+        if let Some(far) = self.far(rank) {
+            // SAFETY: invariant 3.
+            return unsafe { self.ask_for(far, (rank, target), What::Get, None, to) };
         }
         match (to.as_device(), self.there(rank, target)?) {
             (Some(memory), Some(there)) => self.copy(memory.view()?.clone(), there, false),
@@ -721,6 +892,25 @@ impl RawWindow {
         before: Option<&RawView>,
     ) -> Result<()> {
         let bytes = target.bytes();
+        if let Some(far) = self.far(rank) {
+            let element = target.signature().and_then(|s| element_of(change, &s));
+            let what = What::Update {
+                change,
+                element: element.ok_or_else(|| of_pairs(rank))?,
+                reads: before.is_some(),
+            };
+            let given = match change {
+                Change::Keep => None,
+                // SAFETY: invariant 3.
+                _ => Some(unsafe { Local::given(given) }?),
+            };
+            let place = (rank, target);
+            return match before {
+                // SAFETY: invariant 3.
+                Some(before) => unsafe { self.ask_for(far, place, what, given, before) },
+                None => self.ask(far, place, what, given, None).map(drop),
+            };
+        }
         let Some(there) = self.there(rank, target)? else {
             return self.update_through_host(change, given, rank, target, before);
         };
@@ -769,11 +959,7 @@ impl RawWindow {
         rank: usize,
         target: &RawView,
     ) -> Result<Option<(AtomicChange, Element)>> {
-        let change = match change {
-            Change::Keep => AtomicChange::Keep,
-            Change::Replace => AtomicChange::Replace,
-            Change::Combine(operator) => AtomicChange::Combine(operator),
-        };
+        let change = atomic_of(change);
         let element = instances(target)?
             .0
             .signature()
@@ -903,6 +1089,11 @@ impl RawWindow {
         target: &RawView,
         (expected, new): (u64, u64),
     ) -> Result<u64> {
+        if let Some(far) = self.far(rank) {
+            let what = What::Swap { expected, new };
+            let (before, _) = self.ask(far, (rank, target), what, None, None)?;
+            return Ok(before);
+        }
         let word = match target.bytes() {
             1 => Some(Basic::U8),
             2 => Some(Basic::U16),
@@ -947,12 +1138,17 @@ impl RawWindow {
         rank: usize,
         (target, puts): (&RawView, bool),
     ) -> Result<Option<Event>> {
-        let there = match self.there(rank, target)? {
-            Some(There::View(there)) => there,
+        let there = match self.far(rank) {
+            Some(_) => Err("on a device that this rank does not reach"),
+            None => Ok(self.there(rank, target)?),
+        };
+        let there = match there {
+            Ok(Some(There::View(there))) => there,
             other => {
                 let whose = match other {
-                    None => "on the host",
-                    Some(_) => "in a pool of another process, which is opened for one access",
+                    Err(whose) => whose,
+                    Ok(None) => "on the host",
+                    Ok(Some(_)) => "in a pool of another process, which is opened for one access",
                 };
                 let message = format!("an access on a stream to the part of rank {rank}, {whose}");
                 return Err(Error::new(ErrorKind::Unavailable, message));
@@ -997,6 +1193,21 @@ impl RawWindow {
             Some(Ok(()))
         })
     }
+}
+
+/// A change by atomics.
+fn atomic_of(change: Change) -> AtomicChange {
+    match change {
+        Change::Keep => AtomicChange::Keep,
+        Change::Replace => AtomicChange::Replace,
+        Change::Combine(operator) => AtomicChange::Combine(operator),
+    }
+}
+
+#[cold]
+fn of_no_device() -> Error {
+    let message = "an access by messages to a part that does not lie on a device";
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 #[cold]

@@ -8,6 +8,7 @@
 //! | `check` | conflicting accesses: `OSIER_CHECK=windows` |
 //! | `device` | parts and buffers in the memory of devices |
 //! | `epochs` | locks, fences, post and start |
+//! | `far` | parts on devices that not all ranks reach |
 //! | `memory` | memory of a rank's own part |
 //! | `offsets` | which bytes of a symmetric heap are free |
 //! | `raw` | windows in bytes: made, used and given back |
@@ -27,6 +28,7 @@ mod check;
 mod combined;
 mod device;
 mod epochs;
+mod far;
 mod memory;
 mod offsets;
 mod raw;

@@ -24,6 +24,7 @@ use super::attached::{List, Seen};
 use super::check::Watch;
 use super::combined::Combined;
 use super::device::{Enqueued, OnDevices};
+use super::far::Service;
 use super::memory::Held;
 use super::record::{Record, Records, exchange, is_reached_by_all};
 use super::requests::Pool;
@@ -111,6 +112,8 @@ pub(super) struct Inner {
     list: Option<Mutex<List>>,
     /// Serves others while this rank computes, where they need it.
     serves: Option<WithThread>,
+    /// Serves the part on a device to those that do not reach it.
+    service: Option<Service>,
 }
 
 /// A window in bytes. Clones are the same window.
@@ -128,6 +131,7 @@ struct PendingFree {
     memory: Option<(Own, Option<Mutex<List>>)>,
     comm: Communicator,
     _serves: Option<WithThread>,
+    _service: Option<Service>,
 }
 
 impl PendingFree {
@@ -184,6 +188,7 @@ impl Drop for Inner {
             memory: Some((own, self.list.take())),
             comm: self.comm.clone(),
             _serves: self.serves.take(),
+            _service: self.service.take(),
         };
         if !pending.is_done() {
             self.comm.member().keep(Box::new(move || pending.is_done()));
@@ -349,6 +354,7 @@ impl RawWindow {
         dynamic: bool,
     ) -> Result<Self> {
         let known = Sparse::new(records.len());
+        let all = records.clone();
         let records = match Records::keep(&comm, records) {
             Ok((records, table)) => {
                 own.table = table;
@@ -371,6 +377,13 @@ impl RawWindow {
             // SAFETY: invariant 1; `give_back` ends it.
             unsafe { Part::serve(comm.core(), sync.at(), data.at(), data.bytes()) };
         }
+        let service = match devices.as_ref().and_then(OnDevices::served) {
+            Some(far) => {
+                let window = Self::for_service(&comm, all, devices.as_ref());
+                Some(Service::start(window, far)?)
+            }
+            None => None,
+        };
         let watch = Watch::of(&comm);
         Ok(Self(Arc::new(Inner {
             comm,
@@ -386,7 +399,34 @@ impl RawWindow {
             own: Some(own),
             list: dynamic.then(Mutex::default),
             serves,
+            service,
         })))
+    }
+
+    /// A handle for the thread that serves the part of this rank: it knows the window, and keeps
+    /// nothing that its ranks give back.
+    fn for_service(
+        comm: &Communicator,
+        records: Vec<Record>,
+        devices: Option<&OnDevices>,
+    ) -> RawWindow {
+        let known = Sparse::new(records.len());
+        Self(Arc::new(Inner {
+            comm: comm.clone(),
+            watch: None,
+            devices: devices.map(OnDevices::for_service),
+            enqueued: Enqueued::default(),
+            under_way: Pool::default(),
+            combined: Combined::default(),
+            records: Records::Own(records.into()),
+            known,
+            on_all: Mutex::new(0),
+            ways: Default::default(),
+            own: None,
+            list: None,
+            serves: None,
+            service: None,
+        }))
     }
 
     /// Runs `f` on this rank's list of attached memory and its sync block.
@@ -583,8 +623,16 @@ impl RawWindow {
     pub fn reach_of(&self, rank: usize) -> Result<Way> {
         let known = self.known(rank)?;
         match self.needs_device(rank, &[]) {
-            true => Ok(Way::Kernel),
+            true => Ok(self.device_way(rank)),
             false => Ok(known.part.reach()),
+        }
+    }
+
+    /// How an access goes that is not the host's alone.
+    pub(super) fn device_way(&self, rank: usize) -> Way {
+        match self.far(rank) {
+            Some(_) => Way::Messages,
+            None => Way::Kernel,
         }
     }
 
@@ -643,6 +691,7 @@ impl RawWindow {
             inner.comm.core().devices.sweep();
         }
         inner.comm.barrier()?;
+        inner.service.take().into_iter().for_each(Service::join);
         let own = inner.own.take();
         Ok(own.and_then(|own| own.give_back(&inner.comm).into_value()))
     }

@@ -134,6 +134,11 @@ impl Lane {
         }));
     }
 
+    /// Has nothing checked: all members say so before their first message.
+    pub fn is_unchecked(&mut self) {
+        self.port.check = None;
+    }
+
     /// Begins to follow an operation.
     #[inline]
     pub(crate) fn follow(&mut self, handle: u32) {

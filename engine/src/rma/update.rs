@@ -36,6 +36,29 @@ impl From<Operator> for Change {
     }
 }
 
+impl Change {
+    /// As ranks tell each other: 0 and 1, then operators in their order.
+    pub fn to_wire(self) -> u8 {
+        match self {
+            Change::Replace => 0,
+            Change::Keep => 1,
+            Change::Combine(operator) => {
+                let place = Operator::ALL.iter().position(|o| *o == operator);
+                2 + place.unwrap_or(0) as u8
+            }
+        }
+    }
+
+    /// That of a byte; `None`: it is no change's.
+    pub fn from_wire(w: u8) -> Option<Self> {
+        Some(match w {
+            0 => Change::Replace,
+            1 => Change::Keep,
+            more => Change::Combine(*Operator::ALL.get(usize::from(more) - 2)?),
+        })
+    }
+}
+
 /// An update of elements of one type.
 #[derive(Clone, Copy, Debug)]
 pub struct Update {
@@ -318,6 +341,16 @@ fn is_whole(basic: Basic) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_are_told_by_a_byte() {
+        let operators = Operator::ALL.map(Change::Combine).into_iter();
+        for change in operators.chain([Change::Replace, Change::Keep]) {
+            assert_eq!(Change::from_wire(change.to_wire()), Some(change));
+        }
+        assert_eq!(Change::from_wire(2 + Operator::ALL.len() as u8), None);
+        assert_eq!(Change::from_wire(u8::MAX), None);
+    }
 
     /// Every operator on every type that fits a word gives by atomics what it gives packed.
     #[test]

@@ -8,7 +8,6 @@
 //! All numbers are little-endian.
 
 use super::conflicts::{Access, Kind, Within};
-use osier_datatype::Operator;
 use osier_engine::rma::update::Change;
 use std::ops::Range;
 
@@ -16,33 +15,12 @@ const LOCK: u8 = 0;
 const FENCES: u8 = 1;
 const EXPOSURE: u8 = 2;
 
-fn change_to_wire(change: Change) -> u8 {
-    match change {
-        Change::Replace => 0,
-        Change::Keep => 1,
-        Change::Combine(operator) => {
-            let place = Operator::ALL.iter().position(|o| *o == operator);
-            2 + place.unwrap_or(0) as u8
-        }
-    }
-}
-
-fn change_from_wire(w: u8) -> Option<Change> {
-    match w {
-        0 => Some(Change::Replace),
-        1 => Some(Change::Keep),
-        more => Operator::ALL
-            .get(more as usize - 2)
-            .map(|operator| Change::Combine(*operator)),
-    }
-}
-
 fn kind_to_wire(kind: Kind) -> [u8; 2] {
     match kind {
         Kind::Put => [0, 0],
         Kind::Get => [1, 0],
         Kind::Swap => [2, 0],
-        Kind::Update(change) => [3, change_to_wire(change)],
+        Kind::Update(change) => [3, change.to_wire()],
         Kind::Load => [4, 0],
         Kind::Store => [5, 0],
     }
@@ -53,7 +31,7 @@ fn kind_from_wire([kind, change]: [u8; 2]) -> Option<Kind> {
         0 => Kind::Put,
         1 => Kind::Get,
         2 => Kind::Swap,
-        3 => Kind::Update(change_from_wire(change)?),
+        3 => Kind::Update(Change::from_wire(change)?),
         4 => Kind::Load,
         5 => Kind::Store,
         _ => return None,
@@ -152,6 +130,7 @@ pub(super) fn from_wire(origin: u32, wire: &[u8]) -> Option<(bool, Vec<Access>)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use osier_datatype::Operator;
     use proptest::prelude::*;
 
     fn kinds() -> Vec<Kind> {

@@ -4,7 +4,7 @@ use super::devices::device;
 use osier::devices::{
     Context, DeviceSlice, DeviceView, Graph, Kind, Pinned, Stream, copy, devices,
 };
-use osier::rma::{Change, SignalOp, Symmetric, SymmetricHeap, Updates, Window};
+use osier::rma::{Change, SignalOp, Symmetric, SymmetricHeap, Updates, Way, Window};
 use osier::{Communicator, ErrorKind, Op, Type};
 
 /// Rounds of what is repeated, and elements of windows that are updated.
@@ -29,7 +29,10 @@ pub fn run(comm: &Communicator) {
     rank.updates();
     // A stream's work is one device's.
     let all = devices().expect("devices");
-    if all.len() == 1 || all.iter().any(|device| !device.peers.is_empty()) {
+    let linked = all.len() == 1 || all.iter().any(|device| !device.peers.is_empty());
+    if rank.are_served() {
+        rank.streams_of_others();
+    } else if linked {
         rank.streams();
         rank.graphs();
     }
@@ -309,6 +312,34 @@ impl Rank<'_> {
             let all: Vec<i64> = (1..=size as i64).rev().map(|n| -n).collect();
             assert_eq!(taken, all);
         }
+    }
+
+    /// Whether any part on a device is served by a thread of its owner.
+    fn are_served(&self) -> bool {
+        let window = self.window(1);
+        let mut ranks = 0..self.comm.size();
+        let served = ranks.any(|rank| window.reach_of(rank).expect("a way") == Way::Messages);
+        window.free().expect("free");
+        let mut any = [0u8];
+        (self.comm.allreduce(&[u8::from(served)], &mut any, Op::Max)).expect("the most");
+        any[0] != 0
+    }
+
+    /// Parts that messages reach are no stream's.
+    fn streams_of_others(&self) {
+        let window = self.window(1);
+        let mine = self.upload(&[7]);
+        let mine = mine.after_stream(&self.stream);
+        let all = window.lock_all();
+        let ranks = 0..self.comm.size();
+        let served = |rank: &usize| window.reach_of(*rank).expect("a way") == Way::Messages;
+        for rank in ranks.filter(served) {
+            let put = all.put_on(&self.stream, &mine, rank, 0);
+            let e = put.expect_err("no kernel reaches it");
+            assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+        }
+        all.unlock().expect("unlock");
+        window.free().expect("free");
     }
 
     /// A kernel of the stream, a put behind it, and a get of what the next rank was given.

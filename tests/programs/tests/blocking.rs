@@ -334,6 +334,7 @@ const NO_WAIT: &[(&str, &str)] = &[
     ("engine/src/progress/core.rs", "new"),
     ("tasks/src/linked.rs", "begin"),   // watches calls
     ("src/measure/attach.rs", "live"),  // a child process of a measurement
+    ("src/one_sided/far.rs", "run"),    // a thread that serves
     ("src/one_sided/team.rs", "watch"), // a thread that looks every few ms
 ];
 

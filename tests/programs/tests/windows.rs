@@ -96,6 +96,33 @@ fn parts_on_devices_that_are_not_linked_are_used_by_the_host() {
     }
 }
 
+/// What is delayed reaches no device of another process: owners serve.
+#[test]
+fn parts_on_devices_of_ranks_elsewhere_are_served() {
+    if !emulated() {
+        return;
+    }
+    for (ranks, gpus, each, links) in [
+        (2, "1", "1", ""),
+        (3, "2", "1", ""),
+        (4, "2", "2", "none"),
+        (4, "2", "2", "switch:4"),
+    ] {
+        let all: Vec<usize> = (0..ranks).collect();
+        let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
+        let options = [&options[..], &["--delay", "10us"]].concat();
+        let what = match each {
+            "1" => &["device-windows"][..],
+            _ => &["run", "device-windows"],
+        };
+        let mut command = job(ranks, &options, what);
+        if !links.is_empty() {
+            command.env("OSIER_EMULATED_LINKS", links);
+        }
+        finish(&mut command).through(&all).code(0);
+    }
+}
+
 /// Of one device and of two, processes and threads.
 #[test]
 fn parts_on_devices_are_used_by_kernels() {
