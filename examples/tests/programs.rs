@@ -67,16 +67,27 @@ fn symmetric_heaps() {
     verifies("run -n 2 --delay 10us --bind none -- work_stealing --tasks 20 --numbers 10");
 }
 
-/// Kernels of ranks that are processes and threads, on one device and on two, wait for each other.
 #[test]
 fn kernels_exchange_halos() {
+    inside_of_kernels("persistent_halo --rows 3 --columns 40 --steps 7 --blocks 3");
+}
+
+#[test]
+fn kernels_sort_into_buckets() {
+    inside_of_kernels("buckets --keys 150 --base 7 --blocks 3");
+}
+
+/// Ranks of one device and of two, processes and threads; and elsewhere, which are delayed.
+fn inside_of_kernels(program: &str) {
     if beside("libosier_emulated_cuda.so").is_none() {
         return needs::missing("driver", "it was not built beside the programs");
     }
-    for (ranks, each, gpus) in [(1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 2), (4, 2, 2)] {
+    let near = [(1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 2), (4, 2, 2)].map(|job| (job, ""));
+    let elsewhere = [(2, 1, 1), (3, 1, 2), (4, 2, 2)].map(|job| (job, "--delay 10us"));
+    for ((ranks, each, gpus), delay) in near.into_iter().chain(elsewhere) {
         let line = format!(
-            "run -n {ranks} --ranks-per-process {each} --emulate-gpus {gpus} --bind none -- \
-             persistent_halo --rows 3 --columns 40 --steps 7 --blocks 3"
+            "run -n {ranks} --ranks-per-process {each} --emulate-gpus {gpus} --bind none {delay} \
+             -- {program}"
         );
         // A bus has no atomics.
         let links = [("OSIER_EMULATED_LINKS", "switch:4")];
@@ -138,14 +149,26 @@ fn ticks(pid: u32) -> u64 {
 /// A rank is killed while kernels wait for each other: the other's waits end, and name it.
 #[test]
 fn a_kernel_that_waits_for_a_dead_rank_ends() {
+    kills_one("");
+}
+
+/// The same of ranks elsewhere, for which kernels post what they put.
+#[test]
+fn a_kernel_that_has_posted_for_a_dead_rank_ends() {
+    kills_one("--delay 10us");
+}
+
+fn kills_one(delay: &str) {
     if beside("libosier_emulated_cuda.so").is_none() {
         return needs::missing("driver", "it was not built beside the programs");
     }
     let Some(launcher) = beside("osier") else {
         return needs::missing("launcher", "it was not built beside the programs");
     };
-    let line = "run -n 2 --on-death report --emulate-gpus 1 --bind none -- persistent_halo --rows 3 \
-                --columns 40 --steps 100000000";
+    let line = format!(
+        "run -n 2 --on-death report --emulate-gpus 1 --bind none {delay} -- persistent_halo \
+         --rows 3 --columns 40 --steps 100000000"
+    );
     let job = Command::new(launcher)
         .args(line.split_whitespace())
         .stdout(Stdio::piped())

@@ -161,6 +161,8 @@ template <class O, class U> static __device__ __forceinline__ void osier_update_
     const bool wide = sides.wide;
     const osier_u64 last = sides.end / S, apart = (osier_u64)gridDim.x * blockDim.x;
     osier_u64 number = sides.start / S + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x;
+    // A kernel that runs and acquires the element finds what was copied before.
+    __threadfence_system();
     for (; number < last; number += apart) {
         osier_u8* const from = osier_word_at<S>(sides.from.nest, sides.from.layout, wide, number);
         osier_u8* const to = osier_word_at<S>(sides.to.nest, sides.to.layout, wide, number);

@@ -13,6 +13,7 @@
 //! | `offsets` | which bytes of a symmetric heap are free |
 //! | `raw` | windows in bytes: made, used and given back |
 //! | `record` | what all ranks know of each other's parts |
+//! | `ring` | what kernels of a team post for ranks elsewhere |
 //! | `sparse` | values by rank, of few ranks |
 //! | `symmetric` | symmetric heaps |
 //! | `team` | symmetric heaps as kernels use them |
@@ -34,6 +35,7 @@ mod offsets;
 mod raw;
 mod record;
 mod requests;
+mod ring;
 mod sparse;
 mod symmetric;
 mod team;

@@ -5,10 +5,11 @@
 //!            words of the barrier, in the heap
 //!            barriers so far, on the device
 //!            status, pinned                    set when a rank has died or the team is dropped
+//!            ring, pinned                      what is for ranks elsewhere (`ring`)
 //! ```
 //!
 //! A thread of the team looks for ranks that have died, every few ms: a kernel that waits for one of
-//! them is told, although no rank is in a call.
+//! them is told, although no rank is in a call. Where ranks are elsewhere it takes what kernels post.
 //!
 //! # Invariants
 //! 1. The status word is pinned memory of the team's, used by atomics alone.
@@ -20,15 +21,16 @@
 
 use super::device::OnDevices;
 use super::raw::RawWindow;
+use super::ring::{Ring, SLOTS, Touched};
 use super::symmetric::{Symmetric, SymmetricHeap};
 use crate::comm::Communicator;
 use osier_datatype::Datatype;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_kernels::{Context, DeviceSlice, Event, Kernel, Memory, Pinned, Stream, copy};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Words of a barrier: one for each round.
 const BARRIER_WORDS: usize = 32;
@@ -38,6 +40,11 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Status words of kernels.
 const RANK_DIED: u32 = 1;
 const TEAM_ENDED: u32 = 2;
+const ACCESS_FAILED: u32 = 3;
+
+/// Looks at a ring without anything new before the thread sleeps, and how long it does. Not tuned.
+const LOOKS: u32 = 200;
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A team as kernels take it: `osier_team` of `osier_device.cuh`, by value, alone or as a part of a
 /// kernel's own argument.
@@ -49,8 +56,12 @@ pub struct Team {
     epoch: u64,
     status: u64,
     bytes: u64,
+    ring: u64,
+    tickets: u64,
+    slots: u32,
     rank: u32,
     size: u32,
+    unused: u32,
 }
 
 /// A symmetric heap on devices, as kernels of all of its ranks use it while they run: they write to
@@ -60,6 +71,10 @@ pub struct Team {
 /// Kernels of different ranks that wait for each other have to run at the same time: each is
 /// launched with no more blocks than its device runs at once, on a stream that nothing else
 /// holds up. What they write is ordered by signals, and for the host by the end of the kernel.
+///
+/// A heap that a device does not reach, of a rank elsewhere, is reached by messages: kernels post in a
+/// ring of the host's what a thread of the team then sends. What comes from elsewhere is written by
+/// copies and short kernels, for which the device has room beside the team's.
 ///
 /// Dropping the team ends waits of its kernels, and so does the death of one of its ranks.
 ///
@@ -101,6 +116,8 @@ pub struct DeviceTeam {
     argument: Team,
     /// The heaps, the table, the count of barriers, the status.
     memory: Vec<Arc<Memory>>,
+    /// What launches have named.
+    touched: Arc<Touched>,
     _words: Symmetric<u64>,
     shared: Arc<Shared>,
     watcher: Option<JoinHandle<()>>,
@@ -110,6 +127,8 @@ pub struct DeviceTeam {
 struct Shared {
     status: Arc<Memory>,
     ended: AtomicBool,
+    /// Why an access to a rank elsewhere has failed.
+    failed: OnceLock<Error>,
 }
 
 impl Shared {
@@ -127,6 +146,16 @@ impl Shared {
             let _ = word.compare_exchange(0, why, order, order);
         }
     }
+
+    /// Ends them because of an access.
+    fn fail(&self, e: Error) {
+        let why = match e.kind() {
+            ErrorKind::RankDead => RANK_DIED,
+            _ => ACCESS_FAILED,
+        };
+        let _ = self.failed.set(e);
+        self.end(why);
+    }
 }
 
 impl std::fmt::Debug for DeviceTeam {
@@ -141,8 +170,8 @@ impl SymmetricHeap {
     /// A team of kernels that use this heap, which lies on devices. Collective.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Unavailable`] on all ranks, if the device of one does not reach the heap
-    /// of another, with atomics, or a heap lies on the host; as [`SymmetricHeap::alloc`], of 256
+    /// Of kind [`ErrorKind::Unavailable`] on all ranks, if the device of one reaches the heap of
+    /// another without atomics, or a heap lies on the host; as [`SymmetricHeap::alloc`], of 256
     /// bytes; of kind [`ErrorKind::Device`], if the driver refuses.
     #[track_caller]
     pub fn team(&self) -> Result<DeviceTeam> {
@@ -177,6 +206,10 @@ impl SymmetricHeap {
         let mut memory = Vec::new();
         let mut heaps = Vec::with_capacity(comm.size());
         for rank in 0..comm.size() {
+            if window.far(rank).is_some() {
+                heaps.push(0);
+                continue;
+            }
             let heap = reached(devices, comm, &context, rank)?;
             heaps.push(heap.address());
             memory.push(heap.memory().clone());
@@ -185,13 +218,28 @@ impl SymmetricHeap {
         let staged = Pinned::from_slice(&context, &heaps)?;
         copy::copy(&stream, &staged.on_device(&stream), &table)?.synchronize()?;
         let table = table.into_inner();
-        let epoch = DeviceSlice::<u64>::new(&stream, 1)?;
-        copy::fill(&stream, &epoch, 0)?.synchronize()?;
-        let epoch = epoch.into_inner();
+        // Barriers so far, and tickets of the ring.
+        let counts = DeviceSlice::<u64>::new(&stream, 2)?;
+        copy::fill(&stream, &counts, 0)?.synchronize()?;
+        let counts = counts.into_inner();
+        let touched = Arc::new(Touched::default());
+        let ring = match heaps.contains(&0) {
+            true => {
+                // Messages need kernels while those of the team run.
+                comm.core().devices.prepare(&context);
+                Some(Ring::new((&window, self.bytes()), &context, &touched)?)
+            }
+            false => None,
+        };
+        let (of_ring, ring_at) = match &ring {
+            Some(ring) => ring.memory().map(|(memory, at)| (Some(memory), at))?,
+            None => (None, 0),
+        };
         let status = Memory::pinned(&context, size_of::<u64>())?;
         let shared = Arc::new(Shared {
             status: status.clone(),
             ended: AtomicBool::new(false),
+            failed: OnceLock::new(),
         });
         match shared.word() {
             Some(word) => word.store(0, Ordering::Relaxed),
@@ -203,18 +251,24 @@ impl SymmetricHeap {
         let argument = Team {
             heaps: table.address(),
             barrier: own.address() + words.start() as u64,
-            epoch: epoch.address(),
+            epoch: counts.address(),
             status: DeviceSlice::<u32>::of(status.clone())?.address(),
             bytes: self.bytes() as u64,
+            ring: ring_at,
+            tickets: counts.address() + size_of::<u64>() as u64,
+            slots: SLOTS,
             rank: comm.rank() as u32,
             size: comm.size() as u32,
+            unused: 0,
         };
-        memory.extend([table.memory().clone(), epoch.memory().clone(), status]);
-        let watcher = watch(comm, &shared)?;
+        memory.extend([table.memory().clone(), counts.memory().clone(), status]);
+        memory.extend(of_ring);
+        let watcher = watch(comm, &shared, ring)?;
         Ok(DeviceTeam {
             window,
             argument,
             memory,
+            touched,
             _words: words,
             shared,
             watcher: Some(watcher),
@@ -243,8 +297,12 @@ fn reached(
     Ok(heap)
 }
 
-/// A thread that tells kernels of ranks that have died.
-fn watch(comm: &Communicator, shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+/// A thread that tells kernels of ranks that have died, and takes what they post for ranks elsewhere.
+fn watch(
+    comm: &Communicator,
+    shared: &Arc<Shared>,
+    mut ring: Option<Ring>,
+) -> Result<JoinHandle<()>> {
     let (core, lane) = (Arc::downgrade(comm.core()), comm.weak_lane());
     let shared = shared.clone();
     let look = move || -> Option<bool> {
@@ -253,11 +311,29 @@ fn watch(comm: &Communicator, shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
         Some(lane.lock().an_ended_rank().is_some())
     };
     let run = move || {
+        osier_kernels::own_thread();
+        let (mut looked, mut idle) = (Instant::now(), 0u32);
         while !shared.ended.load(Ordering::Acquire) {
-            match look() {
-                None => return shared.end(TEAM_ENDED),
-                Some(true) => return shared.end(RANK_DIED),
-                Some(false) => std::thread::park_timeout(LOOK),
+            match ring.as_mut().map(Ring::advance) {
+                None => {}
+                Some(Ok(true)) => idle = 0,
+                Some(Ok(false)) => idle = idle.saturating_add(1),
+                Some(Err(e)) => {
+                    shared.fail(e);
+                    ring = None;
+                }
+            }
+            if ring.is_none() || looked.elapsed() >= LOOK {
+                match look() {
+                    None => return shared.end(TEAM_ENDED),
+                    Some(true) => return shared.end(RANK_DIED),
+                    Some(false) => looked = Instant::now(),
+                }
+            }
+            match &ring {
+                None => std::thread::park_timeout(LOOK),
+                Some(_) if idle > LOOKS => std::thread::park_timeout(PAUSE),
+                Some(_) => std::thread::yield_now(),
             }
         }
     };
@@ -318,6 +394,7 @@ impl DeviceTeam {
     ) -> Result<Event> {
         let mut all: Vec<&Arc<Memory>> = self.memory.iter().collect();
         all.extend(touched);
+        self.touched.add(touched);
         // SAFETY: the caller's contract.
         let launched = unsafe { kernel.launch(stream, (grid, threads), argument, &all) };
         let launched = launched.map_err(Error::from);
@@ -331,11 +408,17 @@ impl DeviceTeam {
     /// Whether waits of kernels were ended, and why.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::RankDead`], if a rank of the team has died.
+    /// Of kind [`ErrorKind::RankDead`], if a rank of the team has died; that of an access to a rank
+    /// elsewhere which has failed.
     pub fn check(&self) -> Result<()> {
         let status = self.shared.word().map(|word| word.load(Ordering::Relaxed));
         let comm = self.window.comm();
         match status {
+            Some(ACCESS_FAILED) => {
+                let failed = self.shared.failed.get().cloned();
+                let failed = failed.map(|e| e.context("a team of kernels"));
+                comm.reported(failed.map_or(Ok(()), Err))
+            }
             Some(RANK_DIED) => {
                 let ended = comm.lane().lock().an_ended_rank();
                 let who = ended.map_or("a rank".into(), |rank| format!("rank {rank}"));
