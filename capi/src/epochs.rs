@@ -75,24 +75,36 @@ impl Quick {
         }
     }
 
-    /// Notes that a target is locked where nothing was open. False: the states have to know.
+    /// Notes that a target is locked where nothing was open; `alone`: no other thread may be in a
+    /// call. False: the states have to know.
     #[inline]
-    pub fn lock(&self, target: usize, held: Held) -> bool {
-        let order = Ordering::Relaxed;
-        let word = one(target, held);
-        held != Held::Unchecked && self.0.compare_exchange(IDLE, word, order, order).is_ok()
+    pub fn lock(&self, target: usize, held: Held, alone: bool) -> bool {
+        held != Held::Unchecked && self.replace(IDLE, one(target, held), alone)
     }
 
     /// Notes that the target is locked no more that alone was open; how it was held.
     #[inline]
-    pub fn unlock(&self, target: usize) -> Option<Held> {
-        let order = Ordering::Relaxed;
-        let word = self.0.load(order);
+    pub fn unlock(&self, target: usize, alone: bool) -> Option<Held> {
+        let word = self.0.load(Ordering::Relaxed);
         let held = [Held::Exclusive, Held::Shared]
             .into_iter()
             .find(|held| word == one(target, *held))?;
-        let swapped = self.0.compare_exchange(word, IDLE, order, order);
-        swapped.is_ok().then_some(held)
+        self.replace(word, IDLE, alone).then_some(held)
+    }
+
+    /// Replaces the word if it is `seen`. An atomic exchange waits for stores to other ranks'
+    /// memory, so a thread that is alone makes none.
+    #[inline]
+    fn replace(&self, seen: u64, word: u64, alone: bool) -> bool {
+        let order = Ordering::Relaxed;
+        if !alone {
+            return self.0.compare_exchange(seen, word, order, order).is_ok();
+        }
+        let same = self.0.load(order) == seen;
+        if same {
+            self.0.store(word, order);
+        }
+        same
     }
 }
 
@@ -322,7 +334,7 @@ mod tests {
         epochs.fence(0).expect("free");
         same(&epochs, &quick);
         assert_eq!(quick.look(3), Some(Allowed::AtOnce));
-        assert!(!quick.lock(1, Held::Shared), "a fence is open");
+        assert!(!quick.lock(1, Held::Shared, true), "a fence is open");
         epochs.locked(2, Held::Exclusive);
         epochs.locked(3, Held::Unchecked);
         same(&epochs, &quick);
@@ -336,24 +348,29 @@ mod tests {
     #[test]
     fn a_lone_lock_is_known_by_the_word() {
         let (mut epochs, quick) = (Epochs::default(), Quick::default());
-        for held in [Held::Shared, Held::Exclusive] {
-            assert!(quick.lock(5, held));
-            assert!(!quick.lock(6, held), "one is open");
+        let both = [Held::Shared, Held::Exclusive];
+        for (held, alone) in [false, true]
+            .iter()
+            .flat_map(|alone| both.map(|h| (h, *alone)))
+        {
+            assert!(quick.lock(5, held, alone));
+            assert!(!quick.lock(6, held, alone), "one is open");
             assert_eq!(
                 (quick.look(5), quick.look(4)),
                 (Some(Allowed::AtOnce), None)
             );
-            assert_eq!((quick.unlock(4), quick.unlock(5)), (None, Some(held)));
-            assert_eq!((quick.unlock(5), quick.look(5)), (None, None));
+            let unlocked = [4, 5].map(|target| quick.unlock(target, alone));
+            assert_eq!(unlocked, [None, Some(held)]);
+            assert_eq!((quick.unlock(5, alone), quick.look(5)), (None, None));
         }
-        assert!(!quick.lock(5, Held::Unchecked));
-        assert!(quick.lock(0, Held::Exclusive));
+        assert!(!quick.lock(5, Held::Unchecked, true));
+        assert!(quick.lock(0, Held::Exclusive, false));
         epochs.settle(&quick);
         assert!(epochs.may_lock(0).is_err() && epochs.access(0).is_ok());
         epochs.note(&quick);
-        assert_eq!((quick.look(0), quick.unlock(0)), (None, None));
+        assert_eq!((quick.look(0), quick.unlock(0, true)), (None, None));
         assert_eq!(epochs.unlock(0).ok(), Some(Held::Exclusive));
         epochs.note(&quick);
-        assert!(quick.lock(0, Held::Shared));
+        assert!(quick.lock(0, Held::Shared, false));
     }
 }

@@ -12,6 +12,7 @@ use crate::epochs::{Allowed, Epochs, Held};
 use crate::fail::{Fail, Int, Res, argument, bad_op, count, put};
 use crate::objects::{Element, REQUESTS, ctype, group, lock};
 use crate::ops::{known, operand};
+use crate::state::has_threads;
 use crate::windows::{Win, win};
 use crate::work::{Pending, Work};
 use osier::rma::{ByAddress, Change, target_of};
@@ -522,7 +523,7 @@ mpi! {
             Hold::Exclusive => Held::Exclusive,
         };
         // Before it is waited for: another thread may not lock it, too.
-        if !win.quick.lock(rank, held) {
+        if !win.quick.lock(rank, held, !has_threads()) {
             with_epochs(win, |epochs| {
                 epochs.may_lock(rank)?;
                 epochs.locked(rank, held);
@@ -543,7 +544,7 @@ mpi! {
             return Ok(());
         }
         let rank = checked(win, rank)?;
-        let held = match win.quick.unlock(rank) {
+        let held = match win.quick.unlock(rank, !has_threads()) {
             Some(held) => held,
             None => with_epochs(win, |epochs| epochs.unlock(rank))?,
         };

@@ -870,6 +870,16 @@ impl Part {
         }
     }
 
+    /// Takes the lock of updates, which is never shared.
+    ///
+    /// # Errors
+    /// As [`Part::lock`].
+    #[cold]
+    fn take_updates(&self, path: &Path<'_>) -> Result<()> {
+        let mut left = |_| Ok(Left::Nothing);
+        self.take(path, LockOf::Updates, Hold::Exclusive, &mut left)
+    }
+
     /// Runs `f` under the lock of updates.
     ///
     /// # Errors
@@ -878,9 +888,7 @@ impl Part {
     pub fn alone<R>(&self, path: &Path<'_>, f: impl FnOnce() -> Result<R>) -> Result<R> {
         let word = self.mapped_word(LockOf::Updates);
         if !word.is_some_and(|word| word::take_free(word, path.own)) {
-            // It is never shared.
-            let mut left = |_| Ok(Left::Nothing);
-            self.take(path, LockOf::Updates, Hold::Exclusive, &mut left)?;
+            self.take_updates(path)?;
         }
         let done = f();
         self.unlock(path, LockOf::Updates, Hold::Exclusive)?;

@@ -64,6 +64,10 @@ impl Change {
 pub struct Update {
     change: Change,
     element: Element,
+    /// Bytes of an element.
+    size: u8,
+    /// Elements are integers.
+    whole: bool,
 }
 
 /// Bytes of the longest element.
@@ -92,29 +96,41 @@ impl Update {
                 format!("an update of elements of type {element}"),
             ));
         }
-        Ok(Self { change, element })
+        Ok(Self {
+            change,
+            element,
+            size: element.size() as u8,
+            whole: matches!(element, Element::Basic(basic) if is_whole(basic)),
+        })
     }
 
     /// An update of numbers that are updated most, which every operator of these is known for;
     /// none: [`Update::new`] says it.
     #[inline(always)]
     pub fn of_usual(change: Change, basic: Basic) -> Option<Self> {
-        let usual = matches!(
-            basic,
-            Basic::I32 | Basic::U32 | Basic::I64 | Basic::U64 | Basic::F32 | Basic::F64
-        );
+        let (size, whole) = match basic {
+            Basic::I32 | Basic::U32 => (4, true),
+            Basic::I64 | Basic::U64 => (8, true),
+            Basic::F32 => (4, false),
+            Basic::F64 => (8, false),
+            _ => return None,
+        };
         let known = matches!(
             change,
             Change::Replace | Change::Keep | Change::Combine(Operator::Sum)
         );
-        let element = Element::Basic(basic);
-        (usual && known).then_some(Self { change, element })
+        known.then_some(Self {
+            change,
+            element: Element::Basic(basic),
+            size,
+            whole,
+        })
     }
 
     /// Bytes of an element.
     #[inline]
     pub fn size(&self) -> usize {
-        self.element.size()
+        self.size.into()
     }
 
     /// Whether the processor has atomics for an element that lies there.
@@ -188,7 +204,7 @@ impl Update {
     ///
     /// # Safety
     /// As there, of one element.
-    #[inline]
+    #[inline(always)]
     unsafe fn sum_of_one(&self, at: *mut u8, given: *const u8) -> Result<()> {
         macro_rules! add {
             ($number:ty, $add:expr) => {{
@@ -203,18 +219,37 @@ impl Update {
                 return Ok(());
             }};
         }
+        match (self.whole, self.size) {
+            (true, 8) => add!(u64, u64::wrapping_add),
+            (true, 4) => add!(u32, u32::wrapping_add),
+            _ => {}
+        }
         match self.element {
             Element::Basic(Basic::F64) => add!(f64, |a, b| a + b),
             Element::Basic(Basic::F32) => add!(f32, |a, b| a + b),
-            Element::Basic(basic) if is_whole(basic) => match self.size() {
-                8 => add!(u64, u64::wrapping_add),
-                4 => add!(u32, u32::wrapping_add),
-                _ => {}
-            },
             _ => {}
         }
+        // SAFETY: invariant 2: the caller's contract.
+        unsafe { self.combine_packed(Operator::Sum, at, given, self.size()) }
+    }
+
+    /// Combines packed elements by the operator's loop.
+    ///
+    /// # Errors
+    /// As [`Update::packed`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn combine_packed(
+        &self,
+        operator: Operator,
+        at: *mut u8,
+        given: *const u8,
+        bytes: usize,
+    ) -> Result<()> {
         // SAFETY: invariant 2: the result is the left operand.
-        unsafe { Operator::Sum.combine_raw(self.element, at, given, at, self.size()) }?;
+        unsafe { operator.combine_raw(self.element, at, given, at, bytes) }?;
         Ok(())
     }
 
@@ -226,7 +261,7 @@ impl Update {
     /// # Safety
     /// `bytes` bytes at `at` are readable and writable, and nobody else's; as many are readable
     /// at `given`, unless the update keeps.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn packed(&self, at: *mut u8, given: *const u8, bytes: usize) -> Result<()> {
         match self.change {
             Change::Keep => {}
@@ -237,8 +272,8 @@ impl Update {
                 unsafe { self.sum_of_one(at, given) }?;
             }
             Change::Combine(operator) => {
-                // SAFETY: invariant 2: the result is the left operand.
-                unsafe { operator.combine_raw(self.element, at, given, at, bytes) }?;
+                // SAFETY: invariant 2: the caller's contract.
+                unsafe { self.combine_packed(operator, at, given, bytes) }?;
             }
         }
         Ok(())
@@ -289,12 +324,8 @@ macro_rules! by_size {
                     Change::Replace => return word.swap(given, Ordering::AcqRel),
                     Change::Combine(operator) => operator,
                 };
-                let whole = matches!(
-                    self.element,
-                    Element::Basic(basic) if is_whole(basic)
-                );
                 match operator {
-                    Operator::Sum if whole => word.fetch_add(given, Ordering::AcqRel),
+                    Operator::Sum if self.whole => word.fetch_add(given, Ordering::AcqRel),
                     Operator::BitAnd => word.fetch_and(given, Ordering::AcqRel),
                     Operator::BitOr => word.fetch_or(given, Ordering::AcqRel),
                     Operator::BitXor => word.fetch_xor(given, Ordering::AcqRel),

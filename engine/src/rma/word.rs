@@ -216,7 +216,7 @@ pub fn unlock(
 ///
 /// # Errors
 /// Those of `apply`.
-#[inline]
+#[inline(always)]
 pub fn unlock_alone(
     rank: u32,
     (load, store): (impl FnOnce() -> u64, impl FnOnce(u64)),
@@ -228,6 +228,16 @@ pub fn unlock_alone(
         store(0);
         return Ok(());
     }
+    unlock_waited(rank, apply, wake)
+}
+
+/// As [`unlock`], of a lock that is held alone and may be waited for.
+#[cold]
+fn unlock_waited(
+    rank: u32,
+    apply: impl FnMut(AtomicOp) -> Result<u64>,
+    wake: impl FnMut(),
+) -> Result<()> {
     unlock(Hold::Exclusive, rank, apply, wake)
 }
 
