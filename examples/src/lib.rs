@@ -8,6 +8,7 @@ pub mod cannon;
 pub mod cli;
 pub mod exchange;
 pub mod gpu;
+pub mod halo;
 pub mod hash;
 pub mod jacobi;
 pub mod picture_file;

@@ -2,29 +2,16 @@
 //! reason.
 
 use osier::devices::DeviceSlice;
-use osier::rma::{DeviceTeam, Symmetric, Team};
+use osier::rma::{DeviceTeam, Symmetric};
 use osier::{Error, ErrorKind};
 use osier_examples::gpu::Gpu;
+use osier_examples::halo::Steps;
 use std::path::PathBuf;
 use std::process::Command;
 
 #[path = "../../tests/needs.rs"]
 #[allow(dead_code)]
 mod needs;
-
-/// `example_halo_plan` of `cuda/halo.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Steps {
-    team: Team,
-    fields: [u64; 2],
-    arrived: u64,
-    met: u64,
-    rows: u64,
-    columns: u64,
-    steps: u64,
-    neighbors: [u32; 2],
-}
 
 /// A program beside the folder of this test.
 fn beside(name: &str) -> Option<PathBuf> {

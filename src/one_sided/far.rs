@@ -434,7 +434,7 @@ impl Far {
         })?;
         // Windows have handlers, and the messages here types of their own.
         comm.set_error_handler(crate::errors::ErrorHandler::Return);
-        comm.lane().lock().is_unchecked();
+        comm.lane().lock().check_nothing();
         Ok(Self {
             _with_thread: comm.core().with_progress_thread(),
             comm,

@@ -354,7 +354,8 @@ impl RawWindow {
         dynamic: bool,
     ) -> Result<Self> {
         let known = Sparse::new(records.len());
-        let all = records.clone();
+        let served = devices.as_ref().and_then(OnDevices::served);
+        let all = served.map(|_| records.clone());
         let records = match Records::keep(&comm, records) {
             Ok((records, table)) => {
                 own.table = table;
@@ -377,12 +378,12 @@ impl RawWindow {
             // SAFETY: invariant 1; `give_back` ends it.
             unsafe { Part::serve(comm.core(), sync.at(), data.at(), data.bytes()) };
         }
-        let service = match devices.as_ref().and_then(OnDevices::served) {
-            Some(far) => {
+        let service = match (served, all) {
+            (Some(far), Some(all)) => {
                 let window = Self::for_service(&comm, all, devices.as_ref());
                 Some(Service::start(window, far)?)
             }
-            None => None,
+            _ => None,
         };
         let watch = Watch::of(&comm);
         Ok(Self(Arc::new(Inner {

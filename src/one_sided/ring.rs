@@ -84,8 +84,8 @@ struct UnderWay {
 /// The ring of a team.
 pub(super) struct Ring {
     window: RawWindow,
-    /// Of each heap.
-    bytes: usize,
+    /// Of each rank's heap.
+    heap_bytes: usize,
     memory: Arc<Memory>,
     touched: Arc<Touched>,
     /// The next ticket.
@@ -94,9 +94,9 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// For heaps of so many bytes.
+    /// `heap_bytes`: bytes of each rank's heap.
     pub fn new(
-        (window, heap): (&RawWindow, usize),
+        (window, heap_bytes): (&RawWindow, usize),
         context: &Context,
         touched: &Arc<Touched>,
     ) -> Result<Self> {
@@ -104,7 +104,7 @@ impl Ring {
         let memory = Memory::pinned(context, bytes)?;
         let ring = Self {
             window: window.clone(),
-            bytes: heap,
+            heap_bytes,
             memory,
             touched: touched.clone(),
             next: 0,
@@ -234,13 +234,13 @@ impl Ring {
     /// Whether bytes of a rank lie in its heap.
     fn check(&self, rank: usize, at: u64, bytes: usize) -> Result<()> {
         let end = at.checked_add(bytes as u64);
-        if end.is_some_and(|end| end <= self.bytes as u64) {
+        if end.is_some_and(|end| end <= self.heap_bytes as u64) {
             return Ok(());
         }
         let message = format!(
             "a kernel has posted an access to {bytes} bytes from {} on of rank {rank}, whose heap has {}",
             at.cast_signed(),
-            self.bytes
+            self.heap_bytes
         );
         Err(Error::new(ErrorKind::WindowRange, message))
     }

@@ -134,8 +134,8 @@ impl Lane {
         }));
     }
 
-    /// Has nothing checked: all members say so before their first message.
-    pub fn is_unchecked(&mut self) {
+    /// Switches checks of this communicator off: all members do before their first message.
+    pub fn check_nothing(&mut self) {
         self.port.check = None;
     }
 

@@ -44,6 +44,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (21, 0xb3d4_e14f_dd90_6edb),
     // Several runs of an access, by messages and in the sync blocks of windows.
     (22, 0xb652_74a6_e9ee_f072),
+    // Windows with parts on devices that not all ranks reach have a second communicator.
+    (23, 0xb652_74a6_e9ee_f072),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

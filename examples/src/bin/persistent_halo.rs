@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use clap::Parser;
 use osier::devices::{DeviceSlice, Kernel};
-use osier::rma::{DeviceTeam, Symmetric, Team};
+use osier::rma::{DeviceTeam, Symmetric};
 use osier::{Communicator, Op, Result};
 use osier_examples::gpu::Gpu;
+use osier_examples::halo::Steps;
 
 /// Exchange the halos of a field inside of one kernel
 #[derive(Parser)]
@@ -43,20 +44,6 @@ struct Options {
 
 fn main() -> ExitCode {
     osier_examples::cli::run(exchange)
-}
-
-/// `example_halo_plan` of `cuda/halo.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Steps {
-    team: Team,
-    fields: [u64; 2],
-    arrived: u64,
-    met: u64,
-    rows: u64,
-    columns: u64,
-    steps: u64,
-    neighbors: [u32; 2],
 }
 
 /// `example_halo_step_plan`.

@@ -76,77 +76,55 @@ fn locks_of_a_killed_rank_are_released() {
     done.through(&[0, 2]);
 }
 
-/// Where no device reaches another all goes through pinned memory.
-#[test]
-fn parts_on_devices_that_are_not_linked_are_used_by_the_host() {
+/// Jobs of `device-windows`, by ranks, devices and ranks of a process, with links if they are named.
+fn device_windows(jobs: &[(usize, &str, &str, &str)], more: &[&str]) {
     if !emulated() {
         return;
     }
-    for (ranks, each) in [(2, "1"), (4, "2")] {
+    for &(ranks, gpus, each, links) in jobs {
         let all: Vec<usize> = (0..ranks).collect();
-        let options = ["--emulate-gpus", "2", "--ranks-per-process", each];
+        let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
+        let options = [&options[..], more].concat();
         let what = match each {
             "1" => &["device-windows"][..],
             _ => &["run", "device-windows"],
         };
         let mut command = job(ranks, &options, what);
-        finish(command.env("OSIER_EMULATED_LINKS", "none"))
-            .through(&all)
-            .code(0);
+        if !links.is_empty() {
+            command.env("OSIER_EMULATED_LINKS", links);
+        }
+        finish(&mut command).through(&all).code(0);
     }
+}
+
+/// Where no device reaches another all goes through pinned memory.
+#[test]
+fn parts_on_devices_that_are_not_linked_are_used_by_the_host() {
+    device_windows(&[(2, "2", "1", "none"), (4, "2", "2", "none")], &[]);
 }
 
 /// What is delayed reaches no device of another process: owners serve.
 #[test]
 fn parts_on_devices_of_ranks_elsewhere_are_served() {
-    if !emulated() {
-        return;
-    }
-    for (ranks, gpus, each, links) in [
+    let jobs = [
         (2, "1", "1", ""),
         (3, "2", "1", ""),
         (4, "2", "2", "none"),
         (4, "2", "2", "switch:4"),
-    ] {
-        let all: Vec<usize> = (0..ranks).collect();
-        let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
-        let options = [&options[..], &["--delay", "10us"]].concat();
-        let what = match each {
-            "1" => &["device-windows"][..],
-            _ => &["run", "device-windows"],
-        };
-        let mut command = job(ranks, &options, what);
-        if !links.is_empty() {
-            command.env("OSIER_EMULATED_LINKS", links);
-        }
-        finish(&mut command).through(&all).code(0);
-    }
+    ];
+    device_windows(&jobs, &["--delay", "10us"]);
 }
 
 /// Of one device and of two, processes and threads.
 #[test]
 fn parts_on_devices_are_used_by_kernels() {
-    if !emulated() {
-        return;
-    }
     // A bus between devices has no atomics; a switch of NVLinks has.
-    for (ranks, gpus, each, links) in [
+    let jobs = [
         (2, "1", "1", ""),
         (3, "2", "1", ""),
         (4, "2", "2", ""),
         (3, "2", "1", "switch:4"),
         (4, "2", "2", "switch:4"),
-    ] {
-        let all: Vec<usize> = (0..ranks).collect();
-        let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
-        let what = match each {
-            "1" => &["device-windows"][..],
-            _ => &["run", "device-windows"],
-        };
-        let mut command = job(ranks, &options, what);
-        if !links.is_empty() {
-            command.env("OSIER_EMULATED_LINKS", links);
-        }
-        finish(&mut command).through(&all).code(0);
-    }
+    ];
+    device_windows(&jobs, &[]);
 }

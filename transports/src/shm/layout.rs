@@ -42,6 +42,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (21, 0x30f1_88d3_ec4c_0c59),
     // Several runs of an access, in sync blocks that have 4 KiB for them.
     (22, 0x30f1_88d3_ec4c_0c59),
+    // Windows with parts on devices that not all ranks reach have a second communicator.
+    (23, 0x30f1_88d3_ec4c_0c59),
 ];
 
 macro_rules! offsets {
