@@ -171,6 +171,8 @@ pub fn ranks_scheduled<R: Send>(
         &deal,
         |rank| {
             let universe = join(rank).expect("a place in the job");
+            // A progress thread would poll beside the ranks, in an order that the system chooses.
+            let _tended = universe.world().core().tend();
             let result = f(universe.world().clone(), &net);
             // What it has sent is there before the news of its end.
             let own =

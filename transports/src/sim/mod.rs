@@ -284,8 +284,8 @@ impl SimNet {
     /// Has polls let through what is held, one after the other, each once polls of any rank have found
     /// nothing for some time: the first of [`SimNet::held`], but where `choices` say otherwise, by
     /// the number of the step and the place in the list. For ranks whose polls alone move the
-    /// clock ([`SimOptions::auto_advance`]) and that run in turn on one thread: the same choices give
-    /// the same run in most cases, not in all.
+    /// clock ([`SimOptions::auto_advance`]) and that run in turn on one thread, beside which nobody
+    /// polls: the same choices give the same run.
     pub fn schedule(&self, choices: &[(u32, u8)]) {
         self.lock().schedule = Some(state::Schedule::new(choices));
     }
