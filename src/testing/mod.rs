@@ -28,6 +28,8 @@ pub enum Network {
     Virtual(usize),
     /// A simulated network with seeded delays.
     Sim(SimOptions),
+    /// The same, with ranks that run in turn on one thread: a seed is a run.
+    InTurn(SimOptions),
 }
 
 impl Network {
@@ -99,6 +101,19 @@ pub fn universes_checked<R: Send>(
         Network::Shm => on_shm(n, None, None, checks, f),
         Network::Virtual(workers) => on_shm(n, Some(*workers), None, checks, f),
         Network::Sim(options) => on_sim(options, checks, n, f),
+        Network::InTurn(options) => {
+            let net = SimNet::new(SimOptions {
+                ranks: n as u32,
+                auto_advance: true,
+                ..options.clone()
+            });
+            in_turn(&net, checks, n, |universe| {
+                let result = f(universe);
+                // What it has sent is there before the news of its end.
+                net.advance(LAST_WORDS_NS);
+                result
+            })
+        }
     }
 }
 
@@ -160,28 +175,40 @@ pub fn ranks_scheduled<R: Send>(
         ..options.clone()
     });
     net.schedule(choices);
+    let results = in_turn(&net, from_env(), n, |universe| {
+        let result = f(universe.world().clone(), &net);
+        let own = universe.world().rank() as u32;
+        let is_own = |held: &Held| matches!(held, Held::Message { from, .. } if *from == own);
+        while net.held().iter().any(is_own) {
+            universe.world().core().progress_awake();
+            give_turn();
+        }
+        result
+    });
+    (results, net.choices())
+}
+
+/// Ranks on stacks of one thread, beside which nobody polls.
+fn in_turn<R: Send>(
+    net: &SimNet,
+    checks: Setting,
+    n: usize,
+    f: impl Fn(&Universe) -> R + Sync,
+) -> Vec<R> {
     let deal = Deal {
         job: 0,
         ranks: 0..n,
         workers: 1,
         places: &[],
     };
-    let join = |rank| Universe::simulated_checked(&net, rank, from_env());
     let outcomes = on_stacks(
         &deal,
         |rank| {
-            let universe = join(rank).expect("a place in the job");
+            let universe = Universe::simulated_checked(net, rank, checks);
+            let universe = universe.expect("a place in the job");
             // A progress thread would poll beside the ranks, in an order that the system chooses.
             let _tended = universe.world().core().tend();
-            let result = f(universe.world().clone(), &net);
-            // What it has sent is there before the news of its end.
-            let own =
-                |held: &Held| matches!(held, Held::Message { from, .. } if *from == rank as u32);
-            while net.held().iter().any(own) {
-                universe.world().core().progress_awake();
-                give_turn();
-            }
-            result
+            f(&universe)
         },
         |rank, code| match code {
             0 => net.finalize(rank as u32),
@@ -190,7 +217,7 @@ pub fn ranks_scheduled<R: Send>(
     );
     let passed_on = |r: RankResult<R>| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let results = outcomes.expect("stacks").into_iter().map(passed_on);
-    (results.collect(), net.choices())
+    results.collect()
 }
 
 fn on_shm<R: Send>(

@@ -11,11 +11,14 @@ use osier::testing::{Network, ranks_on};
 use osier::{Communicator, ErrorKind, Op, Result, Type, View, ViewMut};
 use osier_transports::sim::SimOptions;
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Cells of a part.
 const LEN: usize = 24;
 const PHASES: usize = 4;
+/// Programs of a job of the long test.
+const A_JOB: u64 = 64;
 
 /// How accesses of a phase are kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,7 @@ enum Apart {
 
 /// A network whose operations end in an order of the seed's, and of which ranks reach parts in
 /// one of several ways.
-fn simulated(seed: u64) -> Network {
+fn simulated(seed: u64) -> SimOptions {
     let mut random = Random::new(seed ^ 0x77);
     let ways = [
         (true, true, true, false),
@@ -38,7 +41,7 @@ fn simulated(seed: u64) -> Network {
         (true, false, false, false),
     ];
     let (get, put, atomics, mapped) = ways[random.below(ways.len())];
-    Network::Sim(SimOptions {
+    SimOptions {
         seed,
         get,
         put,
@@ -46,7 +49,7 @@ fn simulated(seed: u64) -> Network {
         mapped,
         auto_advance: true,
         ..SimOptions::default()
-    })
+    }
 }
 
 /// One rank of a program.
@@ -327,7 +330,9 @@ fn programs_end_as_those_of_a_sequential_memory() {
             play(network, seed);
         }
         for disorder in 0..4 {
-            play(&simulated(4 * seed + disorder), seed);
+            let network = simulated(4 * seed + disorder);
+            play(&Network::Sim(network.clone()), seed);
+            play(&Network::InTurn(network), seed);
         }
     }
 }
@@ -338,11 +343,11 @@ fn programs_whose_ranks_die_end() {
     let _watchdog = Watchdog::start();
     for seed in 0..seeds {
         play_death(&Network::Shm, seed);
-        play_death(&simulated(seed), seed);
+        play_death(&Network::Sim(simulated(seed)), seed);
     }
 }
 
-/// `cargo xtask soak windows`.
+/// `cargo xtask soak windows`: a failure repeats with the seed of its job, the first of each 64.
 #[test]
 #[ignore = "runs as long as OSIER_TEST says"]
 fn soak() {
@@ -350,16 +355,52 @@ fn soak() {
     let runs = crate::asked::number("runs");
     let seconds = crate::asked::number("seconds").unwrap_or(60);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let mut number = 0;
-    while runs.map_or_else(|| Instant::now() < end, |runs| number < runs) {
-        let seed = first.wrapping_add(number);
-        let _watchdog = Watchdog::start();
-        play(&simulated(seed), seed);
-        if number.is_multiple_of(16) {
-            play(&Network::Shm, seed);
-            play_death(&simulated(seed), seed);
+    let (next, played) = (AtomicU64::new(0), AtomicU64::new(0));
+    let jobs = || {
+        loop {
+            let number = next.fetch_add(A_JOB, Ordering::Relaxed);
+            let goes_on = runs.map_or_else(|| Instant::now() < end, |runs| number < runs);
+            if !goes_on {
+                return;
+            }
+            let seed = first.wrapping_add(number);
+            let _told = Told(seed);
+            let _watchdog = Watchdog::start();
+            a_job(seed);
+            played.fetch_add(A_JOB, Ordering::Relaxed);
         }
-        number += 1;
+    };
+    std::thread::scope(|s| {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        (0..threads).for_each(|_| drop(s.spawn(jobs)));
+    });
+    println!("{} programs, seeds from {first}", played.into_inner());
+}
+
+/// Tells the seed of a job that has panicked.
+struct Told(u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "repeat: cargo xtask soak windows --runs 1 --seed {}",
+                self.0
+            );
+        }
     }
-    println!("{number} programs, seeds from {first}");
+}
+
+/// Programs in one job whose ranks have agreed on their plans, and the first of them alone on other
+/// networks.
+fn a_job(seed: u64) {
+    let network = simulated(seed);
+    ranks_on(&Network::InTurn(network.clone()), ranks_of(seed), |comm| {
+        for seed in seed..seed + A_JOB {
+            run(&comm, seed, &Cell::new(None)).expect("no errors");
+        }
+    });
+    play(&Network::Shm, seed);
+    play(&Network::Sim(network.clone()), seed);
+    play_death(&Network::Sim(network), seed);
 }
