@@ -10,10 +10,11 @@ use osier::{Communicator, Datatype};
 use osier_kernels::{Driver, debug};
 
 /// The kernels of the examples for GPUs, by the beginning of their names.
-const PTX: [(&str, &[u8]); 3] = [
+const PTX: [(&str, &[u8]); 4] = [
     ("example_jacobi", include_bytes!("../ptx/jacobi.ptx")),
     ("example_halo", include_bytes!("../ptx/halo.ptx")),
     ("example_buckets", include_bytes!("../ptx/buckets.ptx")),
+    ("example_signals", include_bytes!("../ptx/signals.ptx")),
 ];
 /// The same sources compiled for the host, for the emulated driver; empty where there
 /// was no compiler.

@@ -77,6 +77,11 @@ fn kernels_sort_into_buckets() {
     inside_of_kernels("buckets --keys 150 --base 7 --blocks 3");
 }
 
+#[test]
+fn kernels_signal_each_other() {
+    inside_of_kernels("signals --rounds 8 --kernels 2");
+}
+
 /// Ranks of one device and of two, processes and threads; and elsewhere, which are delayed.
 fn inside_of_kernels(program: &str) {
     if beside("libosier_emulated_cuda.so").is_none() {

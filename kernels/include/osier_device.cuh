@@ -130,6 +130,20 @@ static __device__ __forceinline__ unsigned osier_status(const osier_team &team) 
     return status;
 }
 
+// Polls that found nothing until a wait sleeps between two, and between two looks at the status: that
+// lies in memory of the host, and reading it takes as long as a signal takes to come.
+enum { OSIER_POLLS_PER_LOOK = 32 };
+
+// A poll has found nothing; whether the wait goes on.
+static __device__ __forceinline__ bool osier_waits_on(const osier_team &team, unsigned &polls) {
+    polls++;
+    if (polls >= OSIER_POLLS_PER_LOOK) __nanosleep(100);
+#ifndef __CUDA_ARCH__
+    else __nanosleep(0);  // others run meanwhile
+#endif
+    return polls % OSIER_POLLS_PER_LOOK != 0 || osier_status(team) == OSIER_RUNS;
+}
+
 // --- addresses --------------------------------------------------------------------------------
 
 // Whether this device reaches the heap of a rank.
@@ -161,9 +175,9 @@ static __device__ __forceinline__ osier_word osier_post(
     const osier_word ticket = osier_add_release(team.tickets, 1);
     osier_slot *const slot = team.ring + ticket % team.slots;
     // The one before, which had this place, has given it back.
+    unsigned polls = 0;
     while (ticket >= team.slots && osier_load_acquire(&slot->free) + team.slots < ticket + 1) {
-        if (osier_status(team) != OSIER_RUNS) return OSIER_NO_TICKET;
-        __nanosleep(100);
+        if (!osier_waits_on(team, polls)) return OSIER_NO_TICKET;
     }
     slot->what = (osier_word)rank << 32 | (osier_word)what;
     slot->local = (osier_word)local;
@@ -179,9 +193,9 @@ static __device__ __forceinline__ osier_word osier_post(
 static __device__ __forceinline__ bool osier_await(const osier_team &team, osier_word ticket) {
     if (ticket == OSIER_NO_TICKET) return false;
     const osier_slot *const slot = team.ring + ticket % team.slots;
+    unsigned polls = 0;
     while (osier_load_acquire(&slot->done) < ticket + 1) {
-        if (osier_status(team) != OSIER_RUNS) return false;
-        __nanosleep(100);
+        if (!osier_waits_on(team, polls)) return false;
     }
     return true;
 }
@@ -338,10 +352,10 @@ static __device__ __forceinline__ bool osier_holds(osier_word word, osier_condit
 static __device__ __forceinline__ bool osier_wait(
     const osier_team &team, const osier_word *word, osier_condition condition, osier_word value
 ) {
+    unsigned polls = 0;
     while (!osier_holds(osier_load_acquire(word), condition, value)) {
         // One more look: a rank may leave when its kernel has ended.
-        if (osier_status(team) != OSIER_RUNS) return osier_holds(osier_load_acquire(word), condition, value);
-        __nanosleep(100);
+        if (!osier_waits_on(team, polls)) return osier_holds(osier_load_acquire(word), condition, value);
     }
     return true;
 }

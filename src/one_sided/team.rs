@@ -350,6 +350,12 @@ impl DeviceTeam {
         self.argument
     }
 
+    /// Whether kernels of this rank load, store and add in the heap of a rank themselves; what they do
+    /// to that of one elsewhere a thread of the host does for them. False if there is no such rank.
+    pub fn reaches(&self, rank: usize) -> bool {
+        rank < self.window.comm().size() && self.window.far(rank).is_none()
+    }
+
     /// Where an element of this rank lies, as kernels name it.
     ///
     /// # Errors
