@@ -35,7 +35,15 @@ const LIMIT_BYTES: u64 = 40 << 20;
 /// Most of it that UCX takes, before it is packed.
 const UCX_BYTES: u64 = 8 << 20;
 /// Examples with data on devices.
-const EXAMPLES: [&str; 4] = ["jacobi3d", "transpose", "triangle", "kv_cache"];
+const EXAMPLES: [&str; 7] = [
+    "jacobi3d",
+    "transpose",
+    "triangle",
+    "kv_cache",
+    "persistent_halo",
+    "buckets",
+    "signals",
+];
 const RUN: &str = include_str!("bundle/run");
 /// UCX for CUDA 13, as its makers build it.
 const UCX: &str = "libucx-cu13==1.22.0";
@@ -399,6 +407,7 @@ fn checked(report: &Report, parts: &[Part], is_absent: bool) -> Result {
     for (part, bench) in [
         (Part::Pack, "pack-device-pack"),
         (Part::Messages, "latency"),
+        (Part::Messages, "rma-device-put"),
         (Part::Collectives, "allreduce"),
     ] {
         let has = report

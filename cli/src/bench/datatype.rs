@@ -31,9 +31,23 @@ pub struct Plan {
     progress: bool,
 }
 
-/// Shapes by name, by family or, where nothing is named so, by parts of names;
-/// within a limit of memory.
+/// What to measure, of these arguments.
 pub fn plan(args: &super::Args) -> Result<Plan> {
+    Ok(Plan {
+        shapes: shapes(args)?,
+        effort: Effort {
+            iterations: args.iterations,
+            warmup: args.warmup,
+            repetitions: args.repetitions.or(Some(REPETITIONS)),
+        },
+        json: args.json.clone(),
+        progress: args.progress,
+    })
+}
+
+/// Shapes by name, by family or, where nothing is named so, by parts of names, within a limit of
+/// memory; `all` is all of them, as no name is.
+pub fn shapes(args: &super::Args) -> Result<Vec<Shape>> {
     let limit = args.max_span.unwrap_or(MAX_SPAN);
     let all = shapes::all().map_err(Failure::failed)?;
     let exact = |shape: &Shape, word: &str| shape.family == word || shape.name == word;
@@ -44,6 +58,7 @@ pub fn plan(args: &super::Args) -> Result<Plan> {
         .collect();
     let wanted = |shape: &Shape| {
         words.is_empty()
+            || words.iter().any(|&(word, _)| word == "all")
             || words.iter().any(|&(word, named)| match named {
                 true => exact(shape, word),
                 false => shape.name.contains(word),
@@ -62,16 +77,7 @@ pub fn plan(args: &super::Args) -> Result<Plan> {
             args.shapes.join(", ")
         )));
     }
-    Ok(Plan {
-        shapes: kept,
-        effort: Effort {
-            iterations: args.iterations,
-            warmup: args.warmup,
-            repetitions: args.repetitions.or(Some(REPETITIONS)),
-        },
-        json: args.json.clone(),
-        progress: args.progress,
-    })
+    Ok(kept)
 }
 
 /// Writes a line for each shape and measures nothing.

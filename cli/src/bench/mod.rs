@@ -110,6 +110,8 @@ Examples:
       in a job that somebody else has started
   osier bench rma
       one-sided accesses beside bare stores, loads and locked instructions
+  osier run -n 2 --emulate-gpus 1 -- osier bench rma --shapes wrf,fft --json rma.json
+      shapes of real programs between windows on devices
   osier bench patterns --pattern fft --program messages --points 1
       tasks of a butterfly, one for each core, by messages instead of a graph
   osier bench patterns --pattern all_to_all -n 1 --workers 2
@@ -149,7 +151,8 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
   rma           a rank accesses the window of another that waits in a barrier: put, get,
                 updates and locks, ns, in memory that both map and in a vector, which the
                 system reaches; beside it a bare program that does the same in the mapped
-                memory; a fence beside a barrier
+                memory; a fence beside a barrier; where ranks have devices, windows there
+                beside messages, us: --shapes names those of the corpus (all)
   patterns      tasks with the dependences of a pattern (trivial, no_comm, stencil_1d,
                 stencil_1d_periodic, dom, tree, fft, all_to_all, nearest, spread,
                 random_nearest; after Task Bench, Slaughter et al., SC20), whose
@@ -379,7 +382,7 @@ pub struct Args {
     trees: Option<u64>,
 
     /// Shapes of datatype and of pack --device: names, parts of names, or families
-    /// [default: all]
+    /// [default: all]; of rma between devices, in place of all else
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     shapes: Vec<String>,
 
@@ -649,7 +652,7 @@ fn start(args: &Args) -> Result<ExitCode> {
         Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
         Bench::Tasks if in_job => return Ok(tasks::edges(&plan)),
-        Bench::Rma if in_job => return Ok(rma::run(&plan)),
+        Bench::Rma if in_job => return Ok(rma::run(&plan, args)),
         Bench::Patterns if in_job => return Ok(patterns::run(args)),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job && plan.bench.operation().is_some() => return Ok(collectives::run(&plan)),

@@ -177,9 +177,10 @@ impl Plan {
             ));
         }
         if bench != Bench::Datatype {
+            let has_shapes = args.device || bench == Bench::Rma;
             let foreign = [
-                (!args.shapes.is_empty() && !args.device, "--shapes"),
-                (args.max_span.is_some() && !args.device, "--max-span"),
+                (!args.shapes.is_empty() && !has_shapes, "--shapes"),
+                (args.max_span.is_some() && !has_shapes, "--max-span"),
                 (args.export.is_some(), "--export"),
             ];
             if let Some((_, option)) = foreign.iter().find(|(given, _)| *given) {

@@ -1,27 +1,26 @@
 //! `osier bench rma`: accesses to windows of another rank that waits, beside a bare program that
 //! does the same in memory that both map; where ranks have devices, accesses to windows there
-//! beside messages of the same layout.
+//! beside messages of the same layout ([`devices`]).
 //!
 //! # Invariants
 //! 1. The bare program uses the other rank's part of a window, as long as the window lives, by
 //!    the address that this rank has of it; nobody else uses it meanwhile.
+
+mod devices;
 
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use osier::devices::DeviceView;
+use super::layout::{Blocks, Pattern};
+use super::options::Plan;
+use super::report::{Record, Records};
+use super::timing::median;
+use super::{Args, Failure, Result, plot, report};
 use osier::rma::{Epoch, Window};
 use osier::{Communicator, Layout, Op, View, ViewMut};
 use osier_transports::full_fence;
-use serde_json::{Value, json};
-
-use super::gpu::{self, Gpu};
-use super::layout::{Blocks, Pattern};
-use super::options::Plan;
-use super::timing::median;
-use super::{Failure, Memory, Result, plot, report};
 
 const REPETITIONS: u64 = 15;
 /// Accesses of a repetition, of eight bytes, and bytes that longer ones move in one.
@@ -33,17 +32,13 @@ const MOST_BYTES: usize = 4 << 20;
 const SLOWER: u64 = 10;
 /// What is accessed.
 const TARGET: usize = 1;
-/// Layouts of the target, and of the origin's buffer: of the host, and of devices.
+/// Layouts of the target, and of the origin's buffer.
 const LAYOUTS: [&str; 4] = ["vector:8:16", "vector:64:128", "vector:512:1024", "indexed"];
-const ON_DEVICES: [&str; 4] = ["contiguous", "vector:8:16", "vector:64:128", "triangle"];
 const SPREAD: [usize; 2] = [64 << 10, 1 << 20];
-const SIZES_ON_DEVICES: [usize; 3] = [8, 64 << 10, 4 << 20];
-/// Accesses of a repetition to a device.
-const ON_DEVICE: u64 = 20;
 
 /// Runs the measurements; rank 0 reports.
-pub fn run(plan: &Plan) -> ExitCode {
-    osier::run_code(|comm| super::exit_code(measure(plan, &comm)))
+pub fn run(plan: &Plan, args: &Args) -> ExitCode {
+    osier::run_code(|comm| super::exit_code(measure(plan, args, &comm)))
 }
 
 /// One access, its bytes, how it goes on a window, and bare.
@@ -59,10 +54,37 @@ struct Access {
 /// What was measured of an access, in ns.
 struct Row {
     name: &'static str,
-    layout: &'static str,
+    layout: String,
     bytes: usize,
-    /// Headings and times.
-    columns: Vec<(&'static str, f64)>,
+    columns: Vec<Column>,
+}
+
+/// Times of repetitions.
+struct Column {
+    heading: &'static str,
+    median: f64,
+    /// Least and greatest.
+    spread: [f64; 2],
+}
+
+impl Column {
+    fn of(heading: &'static str, mut times: Vec<f64>) -> Column {
+        let median = median(&mut times);
+        let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = times.iter().copied().fold(0.0, f64::max);
+        Column {
+            heading,
+            median,
+            spread: [least, greatest],
+        }
+    }
+}
+
+/// Rows that were shown, and the files of them.
+struct Table<'a> {
+    plan: &'a Plan,
+    rows: Vec<Row>,
+    records: Records,
 }
 
 /// A layout, and the runs of a bare loop, in bytes.
@@ -252,12 +274,30 @@ const GET_AS: Access = Access {
     },
 };
 
-fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
+fn measure(plan: &Plan, args: &Args, comm: &Communicator) -> Result<()> {
     super::options::check_ranks(plan.bench, comm.size())?;
     let first = comm.rank() == 0;
+    let mut table = Table {
+        plan,
+        rows: Vec::new(),
+        records: Records::new(plan.json.as_ref().filter(|_| first)),
+    };
+    if !args.shapes.is_empty() {
+        devices::shapes(&mut table, comm, &super::datatype::shapes(args)?)?;
+    } else {
+        on_host(&mut table, comm)?;
+        devices::layouts(&mut table, comm)?;
+    }
+    match first {
+        true => table.finish(),
+        false => Ok(()),
+    }
+}
+
+fn on_host(table: &mut Table<'_>, comm: &Communicator) -> Result<()> {
+    let (plan, first) = (table.plan, comm.rank() == 0);
     let mapped = comm.window::<u64>(MOST_BYTES / 8)?;
     let plain = comm.window_of(vec![0u64; MOST_BYTES / 8])?;
-    let mut rows = Vec::new();
     if first {
         let reach = [mapped.reach_of(TARGET)?, plain.reach_of(TARGET)?];
         println!("# osier rma: accesses to a rank that waits, ns; medians of repetitions");
@@ -279,9 +319,7 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
         });
         let spread = spread.as_flattened().as_flattened();
         for access in ACCESSES.iter().chain(long.as_flattened()).chain(spread) {
-            let row = row(plan, access, [&mapped, &plain])?;
-            println!("{}", row.line());
-            rows.push(row);
+            table.show(row(plan, access, [&mapped, &plain])?, "")?;
         }
     }
     comm.barrier()?;
@@ -292,22 +330,16 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
         barriers.push(each(SHORT, || comm.barrier())?);
     }
     if first {
-        let (fence, barrier) = (median(&mut fences), median(&mut barriers));
         let row = Row {
             name: "fence",
-            layout: "(barrier)",
+            layout: "(barrier)".into(),
             bytes: 0,
-            columns: vec![("window", fence), ("bare", barrier)],
+            columns: vec![Column::of("window", fences), Column::of("bare", barriers)],
         };
-        println!("{}", row.line());
-        rows.push(row);
+        table.show(row, "")?;
     }
     mapped.free()?;
     plain.free()?;
-    on_devices(plan, comm, &mut rows)?;
-    if first {
-        keep(plan, &rows)?;
-    }
     Ok(())
 }
 
@@ -322,10 +354,10 @@ fn each(calls: u64, mut f: impl FnMut() -> osier::Result<()>) -> Result<f64> {
 
 fn row(plan: &Plan, access: &Access, [mapped, plain]: [&Window<u64>; 2]) -> Result<Row> {
     let long = access.bytes > 8;
-    let calls = match long {
+    let calls = plan.effort.iterations.unwrap_or(match long {
         true => (MOVED_BYTES / access.bytes).min(SHORT as usize) as u64,
         false => SHORT,
-    };
+    });
     let at = mapped.raw().address_of(TARGET)?;
     let at = at.ok_or_else(|| Failure::failed("rma: a window that is not mapped"))?;
     let spread = || match access.layout {
@@ -363,95 +395,19 @@ fn row(plan: &Plan, access: &Access, [mapped, plain]: [&Window<u64>; 2]) -> Resu
         })?);
         vector.push(each(slower, || (access.ours)(&mut of_vector))?);
     }
-    let (ours, bare) = (median(&mut ours), median(&mut bare));
-    let vector = median(&mut vector);
     drop((of_mapped, of_vector));
     all.unlock()?;
     of_plain.unlock()?;
     Ok(Row {
         name: access.name,
-        layout: access.layout,
+        layout: access.layout.into(),
         bytes: access.bytes,
-        columns: vec![("window", ours), ("bare", bare), ("vector", vector)],
+        columns: vec![
+            Column::of("window", ours),
+            Column::of("bare", bare),
+            Column::of("vector", vector),
+        ],
     })
-}
-
-/// Accesses to windows on devices, beside messages of the same layout between them, where all
-/// ranks have one. Collective.
-fn on_devices(plan: &Plan, comm: &Communicator, rows: &mut Vec<Row>) -> Result<()> {
-    let own = Gpu::of(comm);
-    let mut lacks = [u32::from(own.is_err())];
-    comm.allreduce(&osier::IN_PLACE, &mut lacks, Op::Max)?;
-    if lacks[0] != 0 {
-        return Ok(());
-    }
-    let (gpu, first) = (own?, comm.rank() == 0);
-    let (context, stream) = (gpu.stream().context().clone(), gpu.stream());
-    if first {
-        println!(
-            "\n# windows on devices, us; ratio: put to message; {}",
-            gpu.name
-        );
-        let headings = ["put", "get", "message", "ratio"];
-        println!("{}", heading(headings));
-    }
-    for name in ON_DEVICES {
-        for bytes in SIZES_ON_DEVICES {
-            let layout = Spread::of(name, bytes)?.layout;
-            let span = layout.span(1).1.max(1).cast_unsigned();
-            let window = comm.device_window::<u8>(&context, span)?;
-            let buffer = gpu.allocate(Memory::Device, span)?;
-            let view = || DeviceView::new(&buffer, 0, &layout, 1).map_err(gpu::failed);
-            let repetitions = plan.effort.repetitions.unwrap_or(REPETITIONS);
-            let (mut puts, mut gets) = (Vec::new(), Vec::new());
-            let all = window.lock_all();
-            for _ in 0..repetitions * u64::from(first) {
-                let from = view()?.after_stream(stream);
-                puts.push(each(ON_DEVICE, || {
-                    all.put_as(&from, TARGET, 0, &layout, 1)?;
-                    all.flush(TARGET)
-                })?);
-                let mut to = view()?.after_stream(stream);
-                gets.push(each(ON_DEVICE, || {
-                    all.get_as(&mut to, TARGET, 0, &layout, 1)
-                })?);
-            }
-            all.unlock()?;
-            comm.barrier()?;
-            let mut messages = Vec::new();
-            for _ in 0..repetitions {
-                let from = view()?.after_stream(stream);
-                let mut to = view()?.after_stream(stream);
-                let there_and_back = each(ON_DEVICE, || match first {
-                    true => {
-                        comm.send(&from, TARGET, 0)?;
-                        comm.recv(&mut to, TARGET, 0).map(drop)
-                    }
-                    false => {
-                        comm.recv(&mut to, 0, 0)?;
-                        comm.send(&from, 0, 0)
-                    }
-                })?;
-                messages.push(there_and_back / 2.0);
-            }
-            window.free()?;
-            if first {
-                let row = Row {
-                    name: "device",
-                    layout: name,
-                    bytes: layout.size(),
-                    columns: vec![
-                        ("put", median(&mut puts)),
-                        ("get", median(&mut gets)),
-                        ("message", median(&mut messages)),
-                    ],
-                };
-                println!("{}", row.line());
-                rows.push(row);
-            }
-        }
-    }
-    Ok(())
 }
 
 fn heading(columns: [&str; 4]) -> String {
@@ -466,8 +422,12 @@ impl Row {
     /// Two times, their ratio, the third time; of devices three, and the ratio of the first to the
     /// third.
     fn line(&self) -> String {
-        let mut line = format!("{:<18}{:<15}{:>8}", self.name, self.layout, self.bytes);
-        let time = |at: usize| self.columns.get(at).map(|(_, ns)| *ns);
+        // The longest names of shapes have the place of the access, too.
+        let mut line = match self.name {
+            "device" => format!("{:<32}{:>9}", self.layout, self.bytes),
+            name => format!("{name:<18}{:<15}{:>8}", self.layout, self.bytes),
+        };
+        let time = |at: usize| self.columns.get(at).map(|column| column.median);
         let told = |ns: Option<f64>| match ns {
             None => "-".into(),
             Some(ns) if ns >= 1e6 => format!("{ns:.0}"),
@@ -491,20 +451,41 @@ impl Row {
     }
 }
 
-/// Writes the picture and the file, where they are asked for.
-fn keep(plan: &Plan, rows: &[Row]) -> Result<()> {
-    if let Some(file) = &plan.plot {
+impl Table<'_> {
+    /// Shows a row and keeps it; `device` is the name of the one that it was measured on.
+    fn show(&mut self, row: Row, device: &str) -> Result<()> {
+        println!("{}", row.line());
+        self.records.extend(row.records(device))?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Draws the picture, where it is asked for, and tells of the files.
+    fn finish(&mut self) -> Result<()> {
+        self.records.finish()?;
+        if let Some(file) = &self.plan.plot {
+            let title = "accesses to a window of another rank";
+            report::write(file, &plot::svg(title, "us", &self.curves()))?;
+            println!("\n# plot: {}", file.display());
+        }
+        if let Some(file) = &self.plan.json {
+            println!("# json: {}", file.display());
+        }
+        Ok(())
+    }
+
+    fn curves(&self) -> Vec<plot::Curve> {
         let mut curves: Vec<plot::Curve> = Vec::new();
         let drawn = |row: &&Row| {
             let curve = matches!(row.name, "put" | "get" | "device");
             curve && row.layout == "contiguous" && row.bytes > 0
         };
-        for row in rows.iter().filter(drawn) {
-            for (column, ns) in &row.columns {
-                let label = match (row.name, *column) {
+        for row in self.rows.iter().filter(drawn) {
+            for column in &row.columns {
+                let label = match (row.name, column.heading) {
                     // As that of a put.
                     ("get", "bare") | ("device", "get") => continue,
-                    (name, column) => format!("{name}, {column}"),
+                    (name, heading) => format!("{name}, {heading}"),
                 };
                 let at = curves.iter().position(|curve| curve.label == label);
                 let at = at.unwrap_or_else(|| {
@@ -514,33 +495,46 @@ fn keep(plan: &Plan, rows: &[Row]) -> Result<()> {
                 });
                 curves[at].points.push(plot::Point {
                     bytes: row.bytes,
-                    value: ns / 1e3,
+                    value: column.median / 1e3,
                     floor: None,
                 });
             }
         }
-        let title = "accesses to a window of another rank";
-        report::write(file, &plot::svg(title, "us", &curves))?;
-        println!("\n# plot: {}", file.display());
+        curves
     }
-    if let Some(file) = &plan.json {
-        let of_row = |row: &Row| -> Vec<Value> {
-            let value = |(column, ns): &(&str, f64)| {
-                json!({
-                    "bench": format!("rma-{}", row.name),
-                    "layout": row.layout,
-                    "memory": column,
-                    "bytes": row.bytes,
-                    "unit": "ns",
-                    "value": ns,
-                    "library": "osier",
-                })
-            };
-            row.columns.iter().map(value).collect()
+}
+
+impl Row {
+    /// A record for each column: of devices a floor is the message's time, else that of the bare program.
+    fn records(&self, device: &str) -> Vec<Record> {
+        let floor = match self.name {
+            "device" => "message",
+            _ => "bare",
         };
-        let values: Vec<Value> = rows.iter().flat_map(of_row).collect();
-        report::write(file, &format!("{:#}\n", Value::Array(values)))?;
-        println!("# json: {}", file.display());
+        let floor = self.columns.iter().find(|column| column.heading == floor);
+        let record = |column: &Column| Record {
+            memory: match self.name {
+                "device" => "device".into(),
+                _ => column.heading.into(),
+            },
+            transport: match device {
+                "" => "rma".into(),
+                name => name.into(),
+            },
+            ranks: 2,
+            unit: "us".into(),
+            value: column.median / 1e3,
+            spread: Some(column.spread.map(|ns| ns / 1e3)),
+            floor: floor.map(|floor| floor.median / 1e3),
+            ..Record::new(
+                match self.name {
+                    "device" => format!("rma-device-{}", column.heading),
+                    name => format!("rma-{name}"),
+                },
+                &self.layout,
+                self.bytes,
+            )
+        };
+        self.columns.iter().map(record).collect()
     }
-    Ok(())
 }

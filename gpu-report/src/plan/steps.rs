@@ -216,6 +216,16 @@ impl Builder<'_> {
             .env
             .push(("OSIER_DEBUG".into(), "device-reductions=device".into()));
         self.add(PART, "collectives: counts", 15, counts);
+        for (each, of) in [("1", "processes"), ("2", "threads")] {
+            let mut command = vec![self.program("osier")];
+            command.extend(words(&format!("run -n 2 --ranks-per-process {each} --")));
+            command.push(self.program("exercise"));
+            command.extend(words(match each {
+                "1" => "device-windows",
+                _ => "run device-windows",
+            }));
+            self.add(PART, &format!("windows: {of}"), 15, command);
+        }
         let gpus = self.machine.gpus.min(8);
         for what in ["sizes", "enqueued"] {
             let name = format!("collectives: one kernel, {what}");
@@ -402,16 +412,30 @@ impl Builder<'_> {
                 );
             }
         }
-        self.with_mps(&format!(
+        let reps = scale.of("-i 2 -r 2", "-r 5", "");
+        for (ranks, of) in [(1, "processes"), (2, "threads")] {
+            let shapes = scale.of("wrf-y-vec-2x2", "all", "all");
+            for (what, limit, shapes) in [
+                ("windows", 15, String::new()),
+                ("windows: corpus", 20, format!("--shapes {shapes}")),
+            ] {
+                let options = format!("rma {shapes} {reps}");
+                self.bench(PART, &format!("{what}: {of}"), limit, Some(ranks), &options);
+            }
+        }
+        let options = format!(
             "latency --memory device,pool --layout contiguous,matrix --pipeline off,on \
              --sizes {one} {reps}"
-        ));
+        );
+        self.with_mps(PART, "latency: processes, MPS", |steps, name| {
+            steps.bench(PART, name, 15, Some(1), &options);
+        });
     }
 
-    /// Messages of two processes whose kernels run at once, for those of processes that take
-    /// turns: a daemon of this step alone, for the driver's settings stay as they are.
-    fn with_mps(&mut self, options: &str) {
-        const NAME: &str = "latency: processes, MPS";
+    /// A step of two processes whose kernels run at once, for those of processes that take
+    /// turns: a daemon of this step alone, for the driver's settings stay as they are. `add`
+    /// makes the step.
+    fn with_mps(&mut self, part: Part, name: &str, add: impl FnOnce(&mut Self, &str)) {
         const AROUND: &str = r#"
             export CUDA_MPS_PIPE_DIRECTORY="$1" CUDA_MPS_LOG_DIRECTORY="$1"
             control="$2"; shift 2
@@ -421,13 +445,13 @@ impl Builder<'_> {
             rm -rf "$CUDA_MPS_PIPE_DIRECTORY"
             exit $code"#;
         let Some(control) = &self.machine.mps else {
-            return self.skip(Part::Messages, NAME, "nvidia-cuda-mps-control is not there");
+            return self.skip(part, name, "nvidia-cuda-mps-control is not there");
         };
         let mut around: Vec<String> = vec!["sh".into(), "-c".into(), AROUND.into(), "sh".into()];
         // Beside what is archived: its sockets are no files.
         let pipes = self.machine.work.with_file_name("mps");
         around.extend([text(&pipes), text(control)]);
-        self.bench(Part::Messages, NAME, 15, Some(1), options);
+        add(self, name);
         if let Some(task) = self.tasks.last_mut() {
             around.append(&mut task.command);
             task.command = around;
@@ -479,18 +503,45 @@ impl Builder<'_> {
                 ),
             ),
         ];
+        // Whose data are on devices anyway.
+        let inside = [
+            ("signals", scale.of("--rounds 20", "", "--kernels 21")),
+            (
+                "persistent_halo",
+                scale.of(
+                    "--rows 4 --columns 64 --steps 5",
+                    "--rows 512 --columns 4096 --steps 200 --blocks 32",
+                    "--rows 1024 --columns 4096 --steps 1000 --blocks 64",
+                ),
+            ),
+            (
+                "buckets",
+                scale.of(
+                    "--keys 200",
+                    "--keys 1000000 --blocks 32",
+                    "--keys 4000000 --blocks 64",
+                ),
+            ),
+        ];
         for (ranks, of) in [(1, "processes"), (2, "threads")] {
-            for (example, options) in examples {
+            let on_device = examples.map(|(name, options)| (name, format!("--device {options}")));
+            let inside = inside.map(|(name, options)| (name, options.to_owned()));
+            for (example, options) in on_device.into_iter().chain(inside) {
                 let mut command = vec![self.program("osier")];
                 command.extend(words(&format!(
                     "run -n 2 --ranks-per-process {ranks} --bind none --"
                 )));
                 command.push(self.program(example));
-                command.push("--device".into());
-                command.extend(words(options));
+                command.extend(words(&options));
                 self.add(Part::Examples, &format!("{example}: {of}"), 20, command);
             }
         }
+        self.with_mps(Part::Examples, "signals: processes, MPS", |steps, name| {
+            let mut command = vec![steps.program("osier")];
+            command.extend(words("run -n 2 --bind none --"));
+            command.push(steps.program("signals"));
+            steps.add(Part::Examples, name, 20, command);
+        });
     }
 
     fn peers(&mut self) {
