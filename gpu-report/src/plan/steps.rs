@@ -416,8 +416,8 @@ impl Builder<'_> {
         for (ranks, of) in [(1, "processes"), (2, "threads")] {
             let shapes = scale.of("wrf-y-vec-2x2", "all", "all");
             for (what, limit, shapes) in [
-                ("windows", 15, String::new()),
-                ("windows: corpus", 20, format!("--shapes {shapes}")),
+                ("rma", 15, String::new()),
+                ("rma: corpus", 20, format!("--shapes {shapes}")),
             ] {
                 let options = format!("rma {shapes} {reps}");
                 self.bench(PART, &format!("{what}: {of}"), limit, Some(ranks), &options);
