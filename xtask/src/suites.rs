@@ -118,9 +118,12 @@ pub fn run(args: &Args) -> Result {
     if let Some(given) = &args.mpich {
         let (folder, version) = source(given)?;
         let inner = folder.join("test/mpi");
-        let folder = if inner.is_dir() { inner } else { folder };
+        let (top, folder) = match inner.is_dir() {
+            true => (Some(folder), inner),
+            false => (None, folder),
+        };
         let site = copied("mpich", &folder, &work, &prefix)?;
-        mpich::build(&site, args.only.as_deref())?;
+        mpich::build(&site, top.as_deref(), args.only.as_deref())?;
         let tests = mpich::tests(&site, args.most_ranks)?;
         rows.extend(tested("MPICH's tests", &version, tests, &site, args)?);
     }

@@ -60,9 +60,21 @@ const LEFT_OUT: [&str; 4] = [
     "huge",
 ];
 
-/// Configures and builds the programs of the folders.
-pub fn build(site: &Site<'_>, only: Option<&str>) -> Result {
+/// Configures and builds the programs of the folders. `top` has all sources; a clone of them takes
+/// autoconf, automake and libtool, and what MPICH's own autogen.sh would put into the folder.
+pub fn build(site: &Site<'_>, top: Option<&Path>, only: Option<&str>) -> Result {
     println!("==> mpich: build");
+    for (from, to) in [
+        ("confdb", "confdb"),
+        ("confdb", "dtpools/confdb"),
+        ("maint/version.m4", "version.m4"),
+    ] {
+        let from = top.map(|top| top.join(from)).filter(|from| from.exists());
+        if let Some(from) = from {
+            let from = from.display();
+            shell::must(site, &format!("test -e {to} || cp -r '{from}' {to}"))?;
+        }
+    }
     let set_up = "test -f configure || ./autogen.sh
 test -f Makefile || ./configure CC=mpicc --disable-fortran --disable-cxx --with-mpi=$PREFIX
 make -k -C dtpools && make -k -C util";
