@@ -412,15 +412,16 @@ impl Builder<'_> {
                 );
             }
         }
-        let reps = scale.of("-i 2 -r 2", "-r 5", "");
+        let layouts = scale.of("-i 2 -r 2", "-r 5", "");
+        let corpus = scale.of(
+            "--shapes wrf-y-vec-2x2 -i 2 -r 2",
+            "--shapes all -i 10 -r 3",
+            "--shapes all",
+        );
         for (ranks, of) in [(1, "processes"), (2, "threads")] {
-            let shapes = scale.of("wrf-y-vec-2x2", "all", "all");
-            for (what, limit, shapes) in [
-                ("rma", 15, String::new()),
-                ("rma: corpus", 20, format!("--shapes {shapes}")),
-            ] {
-                let options = format!("rma {shapes} {reps}");
-                self.bench(PART, &format!("{what}: {of}"), limit, Some(ranks), &options);
+            for (what, limit, options) in [("rma", 15, layouts), ("rma: corpus", 20, corpus)] {
+                let (name, options) = (format!("{what}: {of}"), format!("rma {options}"));
+                self.bench(PART, &name, limit, Some(ranks), &options);
             }
         }
         let options = format!(
@@ -503,7 +504,7 @@ impl Builder<'_> {
                 ),
             ),
         ];
-        // Whose data are on devices anyway.
+        // Examples that have no variant on the host.
         let inside = [
             ("signals", scale.of("--rounds 20", "", "--kernels 21")),
             (
