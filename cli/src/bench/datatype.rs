@@ -46,7 +46,7 @@ pub fn plan(args: &super::Args) -> Result<Plan> {
 }
 
 /// Shapes by name, by family or, where nothing is named so, by parts of names, within a limit of
-/// memory; `all` is all of them, as no name is.
+/// memory; all of them where none is named, and where `all` is.
 pub fn shapes(args: &super::Args) -> Result<Vec<Shape>> {
     let limit = args.max_span.unwrap_or(MAX_SPAN);
     let all = shapes::all().map_err(Failure::failed)?;

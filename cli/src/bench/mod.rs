@@ -152,7 +152,7 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 updates and locks, ns, in memory that both map and in a vector, which the
                 system reaches; beside it a bare program that does the same in the mapped
                 memory; a fence beside a barrier; where ranks have devices, windows there
-                beside messages, us: --shapes names those of the corpus (all)
+                beside messages, us, of the corpus with --shapes all
   patterns      tasks with the dependences of a pattern (trivial, no_comm, stencil_1d,
                 stencil_1d_periodic, dom, tree, fft, all_to_all, nearest, spread,
                 random_nearest; after Task Bench, Slaughter et al., SC20), whose
@@ -382,7 +382,7 @@ pub struct Args {
     trees: Option<u64>,
 
     /// Shapes of datatype and of pack --device: names, parts of names, or families
-    /// [default: all]; of rma between devices, in place of all else
+    /// [default: all]; of rma between devices, in place of its other rows (`all` for all)
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     shapes: Vec<String>,
 
@@ -671,6 +671,10 @@ fn start(args: &Args) -> Result<ExitCode> {
             }
             if args.bench == Bench::Tasks {
                 tasks::firings(&plan)?;
+            }
+            if args.bench == Bench::Rma && !args.shapes.is_empty() {
+                // What is wrong with the names is told before ranks start.
+                datatype::shapes(args)?;
             }
             if args.bench == Bench::Patterns {
                 patterns::check(args, plan.ranks)?;

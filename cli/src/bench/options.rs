@@ -181,10 +181,14 @@ impl Plan {
             let foreign = [
                 (!args.shapes.is_empty() && !has_shapes, "--shapes"),
                 (args.max_span.is_some() && !has_shapes, "--max-span"),
-                (args.export.is_some(), "--export"),
             ];
             if let Some((_, option)) = foreign.iter().find(|(given, _)| *given) {
-                return Err(Failure::usage(format!("{option} is an option of datatype")));
+                return Err(Failure::usage(format!(
+                    "{option} is an option of datatype, rma and pack --device"
+                )));
+            }
+            if args.export.is_some() {
+                return Err(Failure::usage("--export is an option of datatype"));
             }
         } else if args.layout != [Pattern::Contiguous]
             || args.memory != [Memory::Plain]

@@ -13,14 +13,15 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use osier::rma::{Epoch, Window};
+use osier::{Communicator, Layout, Op, View, ViewMut};
+use osier_transports::full_fence;
+
 use super::layout::{Blocks, Pattern};
 use super::options::Plan;
 use super::report::{Record, Records};
 use super::timing::median;
 use super::{Args, Failure, Result, plot, report};
-use osier::rma::{Epoch, Window};
-use osier::{Communicator, Layout, Op, View, ViewMut};
-use osier_transports::full_fence;
 
 const REPETITIONS: u64 = 15;
 /// Accesses of a repetition, of eight bytes, and bytes that longer ones move in one.
@@ -324,10 +325,11 @@ fn on_host(table: &mut Table<'_>, comm: &Communicator) -> Result<()> {
     }
     comm.barrier()?;
     let (mut fences, mut barriers) = (Vec::new(), Vec::new());
+    let calls = plan.effort.iterations.unwrap_or(SHORT);
     for _ in 0..plan.effort.repetitions.unwrap_or(REPETITIONS) {
         comm.barrier()?;
-        fences.push(each(SHORT, || mapped.fence())?);
-        barriers.push(each(SHORT, || comm.barrier())?);
+        fences.push(each(calls, || mapped.fence())?);
+        barriers.push(each(calls, || comm.barrier())?);
     }
     if first {
         let row = Row {
@@ -505,13 +507,9 @@ impl Table<'_> {
 }
 
 impl Row {
-    /// A record for each column: of devices a floor is the message's time, else that of the bare program.
+    /// A record for each column. The floor is the bare program, which has none itself.
     fn records(&self, device: &str) -> Vec<Record> {
-        let floor = match self.name {
-            "device" => "message",
-            _ => "bare",
-        };
-        let floor = self.columns.iter().find(|column| column.heading == floor);
+        let bare = self.columns.iter().find(|column| column.heading == "bare");
         let record = |column: &Column| Record {
             memory: match self.name {
                 "device" => "device".into(),
@@ -525,7 +523,9 @@ impl Row {
             unit: "us".into(),
             value: column.median / 1e3,
             spread: Some(column.spread.map(|ns| ns / 1e3)),
-            floor: floor.map(|floor| floor.median / 1e3),
+            floor: bare
+                .filter(|_| column.heading != "bare")
+                .map(|bare| bare.median / 1e3),
             ..Record::new(
                 match self.name {
                     "device" => format!("rma-device-{}", column.heading),
