@@ -1,5 +1,5 @@
-// Signals go to and fro between the kernels of two ranks: by calls of a team, and by bare stores and loads of
-// the same words, which is what they are measured against.
+// Signals between the kernels of two ranks, back and forth: by calls of a team, and by plain stores and
+// loads of words of the same kind, which is the floor.
 #include "osier_device.cuh"
 
 struct example_signals_plan {
@@ -21,7 +21,7 @@ extern "C" __global__ void example_signals_team(example_signals_plan plan) {
     }
 }
 
-// Waits for ever where the peer's kernel does not run: the floor looks at nothing else.
+// Looks at its word alone, so that it waits for ever if the peer's kernel does not run.
 extern "C" __global__ void example_signals_bare(example_signals_plan plan) {
     if (plan.peer == plan.team.rank) return;
     osier_word *const there = osier_peer(plan.team, plan.word, plan.peer);

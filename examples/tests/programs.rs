@@ -69,27 +69,45 @@ fn symmetric_heaps() {
 
 #[test]
 fn kernels_exchange_halos() {
-    inside_of_kernels("persistent_halo --rows 3 --columns 40 --steps 7 --blocks 3");
+    inside_of_kernels(
+        "persistent_halo --rows 3 --columns 40 --steps 7 --blocks 3",
+        "every element",
+    );
 }
 
 #[test]
 fn kernels_sort_into_buckets() {
-    inside_of_kernels("buckets --keys 150 --base 7 --blocks 3");
+    inside_of_kernels("buckets --keys 150 --base 7 --blocks 3", "every element");
 }
 
 #[test]
 fn kernels_signal_each_other() {
-    inside_of_kernels("signals --rounds 8 --kernels 2");
+    inside_of_kernels("signals --rounds 8 --kernels 2", "every signal");
+}
+
+#[test]
+fn one_rank_has_nobody_to_signal() {
+    if beside("libosier_emulated_cuda.so").is_none() {
+        return needs::missing("driver", "it was not built beside the programs");
+    }
+    let Some(out) = run("run -n 1 --emulate-gpus 1 --bind none -- signals") else {
+        return;
+    };
+    let complaint = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("osier run -n 2"), "{complaint}");
 }
 
 /// Ranks of one device and of two, processes and threads; and elsewhere, which are delayed.
-fn inside_of_kernels(program: &str) {
+fn inside_of_kernels(program: &str, verdict: &str) {
     if beside("libosier_emulated_cuda.so").is_none() {
         return needs::missing("driver", "it was not built beside the programs");
     }
     let near = [(1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 1, 2), (4, 2, 2)].map(|job| (job, ""));
     let elsewhere = [(2, 1, 1), (3, 1, 2), (4, 2, 2)].map(|job| (job, "--delay 10us"));
-    for ((ranks, each, gpus), delay) in near.into_iter().chain(elsewhere) {
+    let least = if verdict == "every signal" { 2 } else { 1 };
+    let jobs = near.into_iter().chain(elsewhere);
+    for ((ranks, each, gpus), delay) in jobs.filter(|((ranks, ..), _)| *ranks >= least) {
         let line = format!(
             "run -n {ranks} --ranks-per-process {each} --emulate-gpus {gpus} --bind none {delay} \
              -- {program}"
@@ -100,7 +118,7 @@ fn inside_of_kernels(program: &str) {
         let Some(out) = out else { return };
         let told = String::from_utf8_lossy(&out.stdout);
         let complaint = String::from_utf8_lossy(&out.stderr);
-        let right = out.status.success() && told.contains("every element");
+        let right = out.status.success() && told.contains(verdict);
         assert!(right, "{line}:\n{told}{complaint}");
         assert!(told.contains("emulated GPU"), "{told}");
     }

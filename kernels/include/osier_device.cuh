@@ -130,8 +130,8 @@ static __device__ __forceinline__ unsigned osier_status(const osier_team &team) 
     return status;
 }
 
-// Polls that found nothing until a wait sleeps between two, and between two looks at the status: that
-// lies in memory of the host, and reading it takes as long as a signal takes to come.
+// A wait spins for this number of polls before it sleeps between polls, and looks at the status once
+// in this number: the status lies in memory of the host, so that a look crosses the bus.
 enum { OSIER_POLLS_PER_LOOK = 32 };
 
 // A poll has found nothing; whether the wait goes on.

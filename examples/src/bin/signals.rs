@@ -1,8 +1,8 @@
 //! Example 15: signals between kernels.
 //!
-//! Pairs of ranks send a signal to and fro, each in one kernel, by the calls of a team; beside them kernels
-//! that store and load the same words barely, the floor. In two processes that share a device without
-//! MPS only one of the kernels runs at a time, and a round takes two slices of time.
+//! Pairs of ranks send a signal back and forth, each in one kernel, by the calls of a team; beside them
+//! kernels that do it by plain stores and loads, the floor. Where two processes share a device without MPS,
+//! their kernels run in turn, and a round trip takes two time slices.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,6 +11,7 @@ use clap::Parser;
 use osier::devices::Kernel;
 use osier::rma::{DeviceTeam, Symmetric, Team};
 use osier::{Communicator, Op, Result};
+use osier_examples::cli::say_once;
 use osier_examples::gpu::Gpu;
 
 /// Time signals between the kernels of two ranks
@@ -53,7 +54,7 @@ struct Plan {
     begins: u32,
 }
 
-/// Kernels of one kind, which count on.
+/// The kernels of one kind. Rounds are numbered from kernel to kernel.
 struct Pair<'a> {
     world: &'a Communicator,
     gpu: &'a Gpu,
@@ -71,7 +72,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Seconds of a round in a kernel of so many, of the slowest rank.
+    /// Runs a kernel of `rounds` rounds: seconds of a round, of the slowest rank.
     fn run(&mut self, rounds: u64) -> Result<f64> {
         let plan = Plan {
             team: self.team.argument(),
@@ -109,17 +110,23 @@ impl Pair<'_> {
 }
 
 fn time(world: &Communicator, options: &Options) -> Result<u8> {
+    if world.size() == 1 {
+        say_once(world, || {
+            eprintln!("signals: one rank has nobody to signal (hint: osier run -n 2 -- signals)");
+        });
+        return Ok(2);
+    }
     let gpu = Gpu::of(world)?;
     let heap = world.symmetric_heap_on(&gpu.context, 64 << 10)?;
     let team = heap.team()?;
     let mut kinds = Vec::new();
-    // Where one rank is elsewhere nobody stores barely.
+    // Plain stores reach no rank elsewhere.
     let bare = (0..world.size()).all(|rank| team.reaches(rank));
     let mut reached = [0u32];
     world.allreduce(&[u32::from(bare)], &mut reached, Op::Min)?;
     for (name, entry) in [
         ("signals of a team", "example_signals_team"),
-        ("bare stores and loads", "example_signals_bare"),
+        ("plain stores, loads", "example_signals_bare"),
     ] {
         if entry == "example_signals_bare" && reached == [0] {
             continue;
@@ -178,7 +185,7 @@ fn time(world: &Communicator, options: &Options) -> Result<u8> {
         println!(
             "{}",
             match right {
-                true => "every element is that of a sequential program",
+                true => "every signal has come",
                 false => "WRONG: a signal has not come",
             }
         );
