@@ -107,12 +107,7 @@ pub fn universes_checked<R: Send>(
                 auto_advance: true,
                 ..options.clone()
             });
-            in_turn(&net, checks, n, |universe| {
-                let result = f(universe);
-                // What it has sent is there before the news of its end.
-                net.advance(LAST_WORDS_NS);
-                result
-            })
+            in_turn(&net, checks, n, f)
         }
     }
 }
@@ -146,16 +141,19 @@ fn on_sim<R: Send>(
         0,
         n,
         |rank| join(rank).expect("a place in the job"),
-        |rank, code| {
-            // What it has sent is there before the news of its end.
-            net.advance(LAST_WORDS_NS);
-            match code {
-                0 => net.finalize(rank as u32),
-                _ => net.kill(rank as u32),
-            }
-        },
+        |rank, code| leave(&net, rank, code),
         f,
     )
+}
+
+/// A rank leaves a simulated network, in order or as one that has died.
+fn leave(net: &SimNet, rank: usize, code: i32) {
+    // What it has sent is there before the news of its end.
+    net.advance(LAST_WORDS_NS);
+    match code {
+        0 => net.finalize(rank as u32),
+        _ => net.kill(rank as u32),
+    }
 }
 
 /// As [`ranks_on`], on one thread over a simulated network that holds everything: one thing after
@@ -210,10 +208,7 @@ fn in_turn<R: Send>(
             let _tended = universe.world().core().tend();
             f(&universe)
         },
-        |rank, code| match code {
-            0 => net.finalize(rank as u32),
-            _ => net.kill(rank as u32),
-        },
+        |rank, code| leave(net, rank, code),
     );
     let passed_on = |r: RankResult<R>| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let results = outcomes.expect("stacks").into_iter().map(passed_on);

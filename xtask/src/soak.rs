@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     trees: Option<u64>,
     /// Of engine, tasks, windows and kills: as many random programs, however long it takes, with seeds in a
-    /// row
+    /// row; windows plays 64 in a job
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
     /// Seed of a run to repeat [default: from the clock, printed]

@@ -35,7 +35,7 @@ use std::time::Duration;
 A folder that is a git checkout tells its version; else write FOLDER@VERSION.
 ParMETIS's folder has METIS and GKlib in folders of their names, p4est's has libsc in sc.")]
 pub struct Args {
-    /// MPICH's sources, or their folder test/mpi
+    /// MPICH's sources, or their folder test/mpi; a clone takes autoconf, automake and libtool
     #[arg(long, value_name = "FOLDER")]
     mpich: Option<String>,
     /// OSU's benchmarks
