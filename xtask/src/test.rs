@@ -3,7 +3,9 @@
 use crate::lacks::Lacks;
 use crate::scan;
 use crate::setup;
-use crate::steps::{Result, Steps, cargo, root, run as run_command, succeeds, target_dir};
+use crate::steps::{
+    Result, Steps, cargo, root, run as run_command, run_tests, succeeds, target_dir,
+};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,7 +73,7 @@ pub fn run(args: &Args) -> Result {
             // emulated driver's among them. Without --tests cargo would choose other
             // features, and compile everything twice.
             run_command(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests"]))?;
-            run_command(cargo().env("OSIER_TEST", lacks.asked()).args([
+            run_tests(cargo().env("OSIER_TEST", lacks.asked()).args([
                 "test",
                 "--workspace",
                 "--no-fail-fast",

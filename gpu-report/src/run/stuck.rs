@@ -330,10 +330,12 @@ mod tests {
         let mut child = sleeps.arg("60").process_group(0).spawn().unwrap();
         let first = child.id().cast_signed();
         let until = Instant::now() + Duration::from_secs(20);
-        // It takes a while to come there.
+        // It takes a while to come there, and its libraries may be mapped between the reading of
+        // its mappings and that of its stack.
         let told = loop {
             let told = threads(first);
-            if told.contains("nanosleep") || Instant::now() >= until {
+            let found = told.contains("libc") && told.contains("nanosleep");
+            if found || Instant::now() >= until {
                 break told;
             }
         };
