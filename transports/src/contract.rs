@@ -12,7 +12,9 @@
 //!    it polled. Whoever keeps polling lets its peers make room in the end.
 //! 3. Between [`Endpoint::poll`] and [`Endpoint::release`] the payload stays
 //!    where it is; at most one message is out at a time.
-//! 4. Messages that a peer posted before it died are still delivered.
+//! 4. Of the messages that a peer posted before it died a prefix is still delivered, in order: all
+//!    of them where the transport is memory (`self`, `shm`, `sim`), those that have come where it
+//!    is a network.
 //!
 //! # Sources
 //! Active messages as the base of message passing: T. von Eicken, D. Culler,
@@ -28,7 +30,7 @@ pub type Peer = u32;
 
 /// Version of everything that two ends say to each other. Tests compare it with the messages of
 /// lanes (`engine/src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
-pub const WIRE_VERSION: u16 = 23;
+pub const WIRE_VERSION: u16 = 24;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +177,8 @@ pub enum RegionKind {
     Described = 6,
     /// Osier's shared heap, of a window: mapped by peers to read, write and use by atomics.
     Window = 7,
+    /// Memory of a process on another host, by the number under which its owner keeps it.
+    Network = 8,
 }
 
 /// Right to reach a region of a peer: what [`Endpoint::export`] returns and
@@ -225,6 +229,7 @@ impl RegionKey {
             5 => RegionKind::Sim,
             6 => RegionKind::Described,
             7 => RegionKind::Window,
+            8 => RegionKind::Network,
             _ => return None,
         };
         let (base, bytes) = (word(8), word(16));

@@ -14,6 +14,10 @@ pub enum Death {
     Ended,
     /// It may live, but what it sends was overwritten: nobody hears it.
     Overwritten,
+    /// Its connection was lost, and it had not finalized.
+    Disconnected,
+    /// It cannot be called over the network.
+    Unreachable,
 }
 
 impl std::fmt::Display for Death {
@@ -24,6 +28,8 @@ impl std::fmt::Display for Death {
             Death::Exited(code) => write!(f, "exited with code {code}"),
             Death::Signaled(signal) => write!(f, "was killed by signal {signal}"),
             Death::Ended => f.write_str("has ended without finalizing"),
+            Death::Disconnected => f.write_str("was lost: its connection has ended"),
+            Death::Unreachable => f.write_str("cannot be reached over the network"),
             Death::Overwritten => {
                 f.write_str("cannot be heard: what it sent was overwritten in shared memory")
             }

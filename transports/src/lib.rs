@@ -4,20 +4,25 @@
 //! |---|---|
 //! | [`loopback`] | the rank itself (called `self` in tables) |
 //! | [`shm`] | ranks on the same machine, through one nameless shared segment |
+//! | [`net`] | ranks on other hosts, over TCP |
 //! | [`sim`] | ranks in one process on a simulated network with a virtual clock |
 //!
 //! [`delay`] makes what comes through one of them visible later.
 //! [`cuda_ipc`] passes descriptors of device memory between processes.
 //! [`contract`] says what each of them promises.
+//! [`by_rank`] holds what is kept of few of many ranks.
 
+pub mod by_rank;
 pub mod contract;
 pub mod cuda_ipc;
 mod death;
 pub mod delay;
 mod fence;
 pub mod loopback;
+pub mod net;
 pub mod shm;
 pub mod sim;
+mod spans;
 mod sync;
 
 #[cfg(test)]

@@ -161,6 +161,8 @@ impl Hang {
                 Death::Exited(code) => format!("exit code {code}"),
                 Death::Signaled(signal) => format!("signal {signal}"),
                 Death::Ended => "its process has ended".into(),
+                Death::Disconnected => "its connection was lost".into(),
+                Death::Unreachable => "it cannot be reached".into(),
                 Death::Overwritten => "its messages were overwritten".into(),
                 Death::Finalized => continue, // no failure
             };

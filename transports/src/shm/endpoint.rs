@@ -21,6 +21,7 @@ use super::rank::{Arrivals, Level, ShmRank};
 use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
 use super::{cma, next, words};
 use crate::Death;
+use crate::by_rank::{ByRank, Sparse};
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PeerMemory,
     PostError, RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
@@ -28,7 +29,7 @@ use crate::contract::{
 use crate::full_fence;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Largest payload of a message, in bytes: fragments of this size keep both
 /// copies of a pipeline in the second-level cache.
@@ -61,9 +62,19 @@ struct Tx {
     /// Index of the ring from the peer, once there is one.
     from: u32,
     sleeping: *const AtomicU32,
-    /// The peer's process and its namespace, as it said when it was first asked about them:
-    /// what is written there later changes nothing.
-    process: OnceLock<(u32, u32)>,
+}
+
+impl Tx {
+    fn new(rank: &ShmRank, destination: u32) -> Self {
+        Self {
+            ring: None,
+            grows_after: SMALL_RING_CELLS,
+            mail: None,
+            exchange: None,
+            from: NO_RING,
+            sleeping: &raw const rank.job().control(destination as usize).sleeping,
+        }
+    }
 }
 
 struct Rx {
@@ -79,7 +90,10 @@ struct Rx {
 
 /// One rank's end of a channel.
 pub struct ShmEndpoint {
-    tx: Vec<Tx>,
+    tx: ByRank<Tx>,
+    /// Processes of peers and their namespaces, as they said when they were first asked about
+    /// them: what is written there later changes nothing.
+    processes: Sparse<(u32, u32)>,
     rx: Vec<Rx>,
     cursor: usize,
     busy: u32,
@@ -97,7 +111,7 @@ pub struct ShmEndpoint {
     of_persistent: Vec<Option<Box<Collective>>>,
     rank: ShmRank,
     channel: u64,
-    members: Vec<u32>,
+    members: Arc<[u32]>,
 }
 
 // SAFETY: invariants 1 and 2: the raw pointers name memory that `rank` keeps mapped;
@@ -108,23 +122,12 @@ impl ShmEndpoint {
     pub(crate) fn new(
         rank: ShmRank,
         channel: u64,
-        members: Vec<u32>,
+        members: Arc<[u32]>,
         arrivals: Arc<Arrivals>,
     ) -> Self {
-        let tx = members
-            .iter()
-            .map(|m| Tx {
-                ring: None,
-                grows_after: SMALL_RING_CELLS,
-                mail: None,
-                exchange: None,
-                from: NO_RING,
-                sleeping: &raw const rank.job().control(*m as usize).sleeping,
-                process: OnceLock::new(),
-            })
-            .collect();
         Self {
-            tx,
+            tx: ByRank::new(members.len(), |peer| Tx::new(&rank, members[peer])),
+            processes: Sparse::new(members.len()),
             rx: Vec::new(),
             cursor: 0,
             busy: 0,
@@ -147,7 +150,10 @@ impl ShmEndpoint {
     #[cold]
     fn grow(&mut self, peer: Peer, level: Level) -> Result<bool, TransportError> {
         let destination = self.members[peer as usize];
-        let tx = &mut self.tx[peer as usize];
+        let make = |peer| Tx::new(&self.rank, self.members[peer]);
+        let Some(tx) = self.tx.get_or_make(peer as usize, make) else {
+            return Ok(false);
+        };
         if let Some((ring, _, _)) = &mut tx.ring
             && !ring.has_cells(1)
         {
@@ -182,8 +188,8 @@ impl ShmEndpoint {
         let made = self
             .rank
             .new_block(self.channel, destination, Level::Exchange, false);
-        let tx = &mut self.tx[peer as usize];
         if let Ok(block) = made
+            && let Some(tx) = self.tx.get_mut(peer as usize)
             && let Some((ring, ..)) = &mut tx.ring
         {
             let posted = ring.post_exchange(block.offset);
@@ -196,6 +202,19 @@ impl ShmEndpoint {
         }
     }
 
+    /// Whether a peer sleeps.
+    #[inline]
+    fn sleeping(&self, peer: Peer) -> &AtomicU32 {
+        match self.tx.get(peer as usize) {
+            // SAFETY: invariant 1.
+            Some(tx) => unsafe { &*tx.sleeping },
+            None => {
+                let member = self.members[peer as usize] as usize;
+                &self.rank.job().control(member).sleeping
+            }
+        }
+    }
+
     #[inline]
     fn ring_bell(&self, peer: Peer) {
         if self.fence {
@@ -203,8 +222,7 @@ impl ShmEndpoint {
         } else {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
-        // SAFETY: invariant 1.
-        let sleeping = unsafe { &*self.tx[peer as usize].sleeping };
+        let sleeping = self.sleeping(peer);
         if words::may_sleep(sleeping) {
             self.wake(peer, sleeping);
         }
@@ -219,8 +237,7 @@ impl ShmEndpoint {
         } else {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
-        // SAFETY: invariant 1.
-        let sleeping = unsafe { &*self.tx[peer as usize].sleeping };
+        let sleeping = self.sleeping(peer);
         if words::may_starve(sleeping) {
             self.wake(peer, sleeping);
         }
@@ -261,10 +278,10 @@ impl ShmEndpoint {
             513..=4096 => Level::Medium,
             _ => Level::Large,
         };
-        let tx = &self.tx[peer as usize];
-        let level = match &tx.ring {
+        let tx = self.tx.get(peer as usize);
+        let level = match tx.and_then(|tx| Some((tx, tx.ring.as_ref()?))) {
             None => Some(needed),
-            Some((ring, _, level)) => {
+            Some((tx, (ring, _, level))) => {
                 if ring.closed() {
                     return Err(PostError::Failed(TransportError::new(
                         TransportErrorKind::PeerClosed,
@@ -281,7 +298,7 @@ impl ShmEndpoint {
             }
         };
         if let Some(level) = level {
-            let ring = self.tx[peer as usize].ring.as_ref();
+            let ring = self.tx.get(peer as usize).and_then(|tx| tx.ring.as_ref());
             let suffices = ring.is_some_and(|(_, _, level)| needed <= *level);
             match self.grow(peer, level) {
                 Ok(true) => {}
@@ -291,7 +308,8 @@ impl ShmEndpoint {
                 Err(e) => return Err(PostError::Failed(e)),
             }
         }
-        let Some((ring, _, _)) = &mut self.tx[peer as usize].ring else {
+        let tx = self.tx.get_mut(peer as usize);
+        let Some((ring, _, _)) = tx.and_then(|tx| tx.ring.as_mut()) else {
             return Err(PostError::Full);
         };
         let head = (head.kind, head.aux, head.arg);
@@ -326,9 +344,11 @@ impl ShmEndpoint {
             let mut ring = unsafe { Consumer::new(block.memory, 0) };
             ring.check_payloads(self.rank.checks_payloads());
             ring.take_lines_below(self.rank.takes_lines_below());
-            match peer {
-                Some(peer) if !known && !block.exchange => {
-                    self.tx[peer].from = self.rx.len() as u32;
+            let make = |peer: usize| Tx::new(&self.rank, self.members[peer]);
+            let tx = peer.and_then(|peer| Some((peer, self.tx.get_or_make(peer, make)?)));
+            match tx {
+                Some((peer, tx)) if !known && !block.exchange => {
+                    tx.from = self.rx.len() as u32;
                     self.rx.push(Rx {
                         ring,
                         exchange: None,
@@ -439,7 +459,9 @@ impl ShmEndpoint {
                     rx.ring = unsafe { Consumer::new(block.memory, base) };
                     rx.ring.check_payloads(self.rank.checks_payloads());
                     rx.ring.take_lines_below(self.rank.takes_lines_below());
-                    self.tx[peer as usize].grows_after = ANSWER_CELLS;
+                    if let Some(tx) = self.tx.get_mut(peer as usize) {
+                        tx.grows_after = ANSWER_CELLS;
+                    }
                     return;
                 }
                 Found::Exchange(_) if block.exchange && rx.exchange.is_none() => {
@@ -448,7 +470,9 @@ impl ShmEndpoint {
                     // SAFETY: invariant 2: checked; cleared before it was named, and not
                     // re-used before we close it; the one end of side 1.
                     let mail = unsafe { Mailbox::new(block.mail, block.cross, area, 1) };
-                    self.tx[rx.peer as usize].mail = Some(mail);
+                    if let Some(tx) = self.tx.get_mut(rx.peer as usize) {
+                        tx.mail = Some(mail);
+                    }
                     // SAFETY: invariant 2; only to close it.
                     rx.exchange = Some(unsafe { Consumer::new(block.memory, 0) });
                     if room {
@@ -564,9 +588,11 @@ impl ShmEndpoint {
     /// Enlarges the ring to a peer, if it is there, and memory and a cell for the change are.
     #[cold]
     fn grow_for_parts(&mut self, peer: Peer) -> bool {
-        let destination = self.members[peer as usize] as usize;
-        let ring = self.tx[peer as usize].ring.as_ref();
-        let gone = self.rank.job().death(destination).is_some()
+        let Some(&destination) = self.members.get(peer as usize) else {
+            return false;
+        };
+        let ring = self.tx.get(peer as usize).and_then(|tx| tx.ring.as_ref());
+        let gone = self.rank.job().death(destination as usize).is_some()
             || ring.is_some_and(|(ring, ..)| ring.closed());
         !gone && matches!(self.grow(peer, Level::Large), Ok(true))
     }
@@ -582,14 +608,13 @@ impl ShmEndpoint {
         fill: impl FnMut(Range<usize>, *mut u8),
     ) -> bool {
         let large = |tx: &Tx| matches!(tx.ring, Some((_, _, Level::Large)));
-        let Some(tx) = self.tx.get(peer as usize) else {
-            return false;
-        };
         let long = bytes > WHOLE_BYTES;
-        if !large(tx) && (!long || !self.grow_for_parts(peer)) {
+        if !self.tx.get(peer as usize).is_some_and(large) && (!long || !self.grow_for_parts(peer)) {
             return false;
         }
-        let tx = &mut self.tx[peer as usize];
+        let Some(tx) = self.tx.get_mut(peer as usize) else {
+            return false;
+        };
         let Some((ring, ..)) = &mut tx.ring else {
             return false;
         };
@@ -656,7 +681,8 @@ impl ShmEndpoint {
 
     /// Whether a peer has dropped this channel.
     pub fn closed(&self, peer: Peer) -> bool {
-        matches!(&self.tx[peer as usize].ring, Some((ring, _, _)) if ring.closed())
+        let ring = self.tx.get(peer as usize).and_then(|tx| tx.ring.as_ref());
+        ring.is_some_and(|(ring, _, _)| ring.closed())
             || self.collective.as_ref().is_some_and(|c| c.left(peer))
             || self.of_persistent.iter().flatten().any(|c| c.left(peer))
     }
@@ -733,11 +759,10 @@ impl ShmEndpoint {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
         let own = self.rank.rank() as u32;
-        for (peer, tx) in self.tx.iter().enumerate() {
-            // SAFETY: invariant 1.
-            let sleeping = unsafe { &*tx.sleeping };
-            if words::may_sleep(sleeping) && self.members[peer] != own {
-                self.wake(peer as Peer, sleeping);
+        for (peer, member) in (0..).zip(self.members.iter()) {
+            let sleeping = self.sleeping(peer);
+            if words::may_sleep(sleeping) && *member != own {
+                self.wake(peer, sleeping);
             }
         }
     }
@@ -824,18 +849,20 @@ impl ShmEndpoint {
 
     /// A peer's process and the namespace in which its number counts, once it has joined.
     fn process_of(&self, peer: Peer) -> Option<(u32, u32)> {
-        let known = &self.tx.get(peer as usize)?.process;
-        if let Some(known) = known.get() {
+        if let Some(known) = self.processes.get(peer as usize) {
             return Some(*known);
         }
-        let control = self
-            .rank
-            .job()
-            .control(self.members[peer as usize] as usize);
+        let member = *self.members.get(peer as usize)? as usize;
+        let control = self.rank.job().control(member);
         let namespace = control.namespace.load(Ordering::Acquire);
         let pid = control.pid.load(Ordering::Relaxed);
         // The number comes first when a rank joins; both are there behind the second.
-        (pid != 0 && namespace != 0).then(|| *known.get_or_init(|| (pid, namespace)))
+        match pid != 0 && namespace != 0 {
+            true => (self.processes)
+                .get_or_init(peer as usize, || (pid, namespace))
+                .copied(),
+            false => None,
+        }
     }
 
     fn here(&self, peer: Peer) -> bool {
@@ -1010,7 +1037,8 @@ impl Endpoint for ShmEndpoint {
                 let found = rx.ring.poll();
                 // After the ring: a message in it is younger than one that
                 // names this position.
-                if let Some(mail) = &mut self.tx[peer as usize].mail
+                if let Some(tx) = self.tx.get_mut(peer as usize)
+                    && let Some(mail) = &mut tx.mail
                     && let Some(mail) = mail.poll(rx.ring.position())
                 {
                     match self.open_mail(at, peer, mail) {
@@ -1069,7 +1097,9 @@ impl Endpoint for ShmEndpoint {
             if message.token & MAIL_PAYLOAD != 0 {
                 room = rx.ring.release_payload();
             }
-            if let Some(mail) = &mut self.tx[rx.peer as usize].mail {
+            if let Some(tx) = self.tx.get_mut(rx.peer as usize)
+                && let Some(mail) = &mut tx.mail
+            {
                 mail.release();
             }
         }
@@ -1341,7 +1371,7 @@ impl Endpoint for ShmEndpoint {
 
 impl Drop for ShmEndpoint {
     fn drop(&mut self) {
-        for (peer, tx) in self.tx.iter_mut().enumerate() {
+        self.tx.each_mut(|peer, tx| {
             if let Some((_, offset, level)) = tx.ring.take() {
                 self.rank.retire_block(offset, level, self.members[peer]);
             }
@@ -1349,7 +1379,7 @@ impl Drop for ShmEndpoint {
                 self.rank
                     .retire_block(offset, Level::Exchange, self.members[peer]);
             }
-        }
+        });
         for rx in &mut self.rx {
             rx.ring.close();
             if let Some(exchange) = &mut rx.exchange {

@@ -33,6 +33,8 @@ fn to_word(how: Death) -> u32 {
         Death::Signaled(signal) => 2 << 16 | (signal as u32 & 0xffff),
         Death::Overwritten => 4 << 16,
         Death::Ended => 5 << 16,
+        Death::Disconnected => 6 << 16,
+        Death::Unreachable => 7 << 16,
     }
 }
 
@@ -45,6 +47,8 @@ pub(crate) fn death_of_word(word: u32) -> Option<Death> {
         3 if value == 0 => Some(Death::Finalized),
         4 if value == 0 => Some(Death::Overwritten),
         5 if value == 0 => Some(Death::Ended),
+        6 if value == 0 => Some(Death::Disconnected),
+        7 if value == 0 => Some(Death::Unreachable),
         _ => None,
     }
 }

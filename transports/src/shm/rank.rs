@@ -21,10 +21,10 @@ use super::mapping::{self, Steps};
 use super::ring::{Cell, Control, LEFT_BYTES, RingMemory};
 use super::segment::{self, GRANULE};
 use super::shared_heap::SharedHeap;
-use super::spans::Spans;
 use super::{cma, wait, words};
 use crate::Death;
 use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
+use crate::spans::Spans;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -271,7 +271,7 @@ impl ShmRank {
     }
 
     /// Opens a channel to the given ranks of the job.
-    pub fn endpoint(&self, channel: u64, members: Vec<u32>) -> ShmEndpoint {
+    pub fn endpoint(&self, channel: u64, members: impl Into<Arc<[u32]>>) -> ShmEndpoint {
         let arrivals = Arc::new(Arrivals::default());
         let mut channels = lock(&self.0.channels);
         for block in channels.early.remove(&channel).unwrap_or_default() {
@@ -279,7 +279,7 @@ impl ShmRank {
         }
         channels.open.insert(channel, arrivals.clone());
         drop(channels);
-        ShmEndpoint::new(self.clone(), channel, members, arrivals)
+        ShmEndpoint::new(self.clone(), channel, members.into(), arrivals)
     }
 
     /// Whether senders must fence after publishing.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// A set of numbers.
 #[derive(Default)]
-pub(super) struct Spans {
+pub(crate) struct Spans {
     /// First and last of each span; no two touch.
     spans: BTreeMap<u64, u64>,
 }

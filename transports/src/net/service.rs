@@ -1,0 +1,380 @@
+//! The thread that makes connections: it listens, calls, and shakes hands, whatever the rank
+//! computes meanwhile. What is connected goes to the rank, which alone moves messages.
+//!
+//! A peer's addresses are tried at the same time, and the first that passes the handshake is
+//! taken. A stranger that calls holds a few hundred bytes until it is refused or its time is
+//! over, and of those there are at most [`MOST_CALLERS`]: more wait in the system's queue.
+//!
+//! # Sources
+//! D. Schinazi, T. Pauly, "Happy Eyeballs Version 2: Better Connectivity Using Concurrency",
+//! RFC 8305, 2017: addresses tried in parallel.
+
+use super::address::Card;
+use super::hello::{Acceptor, BadHello, Dialer, Next, Pair, Verdict};
+use super::rank::Inner;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Callers whose handshakes are under way.
+const MOST_CALLERS: usize = 256;
+/// How long a caller may take for its handshake.
+const CALLER_TIME: Duration = Duration::from_secs(10);
+/// How long a rank waits for the call of a peer whose call crosses its own.
+const CROSSED_TIME: Duration = Duration::from_millis(500);
+
+/// A handshake of a caller.
+struct Caller {
+    socket: TcpStream,
+    shake: Acceptor,
+    until: Instant,
+}
+
+/// A call.
+struct Call {
+    rank: u32,
+    host: String,
+    tries: Vec<Try>,
+    until: Instant,
+    /// Why addresses failed.
+    failed: Vec<String>,
+    /// It crossed one of the peer, which is waited for until then.
+    crossed: Option<Instant>,
+}
+
+struct Try {
+    address: SocketAddr,
+    socket: TcpStream,
+    connected: bool,
+    shake: Dialer,
+    hello: Vec<u8>,
+    /// The peer has proved itself, and this is our proof. It is said on one connection at a time:
+    /// the peer would decide about each.
+    proof: Option<Vec<u8>>,
+    proving: bool,
+}
+
+/// What a handshake has come to.
+enum End {
+    Open,
+    Proved(u32),
+    Decided(Verdict),
+    Failed(String),
+    /// The caller, a rank of some job, has been let in elsewhere.
+    Dropped,
+}
+
+pub(super) struct Service {
+    pub listener: TcpListener,
+    pub wake: Arc<EventFd>,
+    pub inner: Weak<Inner>,
+}
+
+/// Sockets carry short messages at once, and their peers are looked for when nothing comes.
+pub(super) fn prepare(socket: &TcpStream, gone_after: Duration) -> std::io::Result<()> {
+    socket.set_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    let seconds = u32::try_from(gone_after.as_secs())
+        .unwrap_or(u32::MAX)
+        .max(1);
+    let probes = seconds.min(5);
+    setsockopt(socket, sockopt::KeepAlive, &true)?;
+    setsockopt(socket, sockopt::TcpKeepIdle, &(seconds / probes).max(1))?;
+    setsockopt(socket, sockopt::TcpKeepInterval, &(seconds / probes).max(1))?;
+    setsockopt(socket, sockopt::TcpKeepCount, &probes)?;
+    let ms = seconds.saturating_mul(1000);
+    setsockopt(socket, sockopt::TcpUserTimeout, &ms)?;
+    Ok(())
+}
+
+/// Begins to connect.
+fn begin(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(family, SockType::Stream, flags, None)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(address)) {
+        Ok(()) | Err(nix::Error::EINPROGRESS) => Ok(fd.into()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn plain(e: &std::io::Error) -> String {
+    let text = e.to_string().to_lowercase();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+impl Service {
+    /// Serves until the rank is gone.
+    pub fn run(self) {
+        let mut callers: Vec<Caller> = Vec::new();
+        let mut calls: Vec<Call> = Vec::new();
+        while self.sleep(&callers, &calls) {
+            // Reading it resets it.
+            let _ = self.wake.read();
+            let Some(inner) = self.inner.upgrade().filter(|inner| !inner.is_killed()) else {
+                return;
+            };
+            for rank in inner.take_wanted() {
+                match call(&inner, rank) {
+                    Ok(call) => calls.push(call),
+                    Err(why) => inner.unreachable(rank, &why),
+                }
+            }
+            calls.retain_mut(|call| !go_on(&inner, call));
+            self.accept(&inner, &mut callers);
+            let now = Instant::now();
+            let mut at = 0;
+            while at < callers.len() {
+                let end = match callers[at].until <= now {
+                    true => End::Failed(BadHello::Silent.to_string()),
+                    false => callers[at].go_on(),
+                };
+                match end {
+                    End::Open => at += 1,
+                    End::Proved(rank) => answer(&inner, callers.swap_remove(at).socket, rank),
+                    End::Dropped => drop(callers.swap_remove(at)),
+                    End::Failed(_) | End::Decided(_) => {
+                        inner.count_refused();
+                        callers.swap_remove(at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do. False: the rank is gone.
+    fn sleep(&self, callers: &[Caller], calls: &[Call]) -> bool {
+        let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        if callers.len() < MOST_CALLERS {
+            fds.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        }
+        let of_callers = callers.iter().map(|c| (c.socket.as_fd(), true));
+        let of_calls = calls.iter().filter(|call| call.crossed.is_none());
+        let tries = of_calls.flat_map(|call| &call.tries);
+        for (fd, reads) in of_callers.chain(tries.map(|t| (t.socket.as_fd(), t.connected))) {
+            let flags = if reads {
+                PollFlags::POLLIN
+            } else {
+                PollFlags::POLLOUT
+            };
+            fds.push(PollFd::new(fd, flags));
+        }
+        let times = callers.iter().map(|c| c.until);
+        let of_calls = calls.iter().map(|c| c.crossed.unwrap_or(c.until));
+        let next = times.chain(of_calls).min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.map_or(PollTimeout::NONE, |left| {
+            let ms = left.as_millis().min(60_000) as u16;
+            PollTimeout::from(ms.saturating_add(1))
+        });
+        // A signal is no reason to end.
+        let _ = poll(&mut fds, timeout);
+        self.inner.strong_count() > 0
+    }
+
+    fn accept(&self, inner: &Inner, callers: &mut Vec<Caller>) {
+        while callers.len() < MOST_CALLERS {
+            // Also where it has no descriptors left: those that wait are served first.
+            let Ok((socket, _)) = self.listener.accept() else {
+                return;
+            };
+            if prepare(&socket, inner.gone_after()).is_ok() {
+                callers.push(Caller {
+                    socket,
+                    shake: inner.acceptor(),
+                    until: Instant::now() + CALLER_TIME,
+                });
+            }
+        }
+    }
+}
+
+/// Lets a caller in that has proved itself, or tells it why not.
+fn answer(inner: &Inner, mut socket: TcpStream, rank: u32) {
+    inner.decide(rank, |verdict| {
+        // A few bytes, to a socket that has sent next to nothing.
+        let said = socket.write_all(&Acceptor::verdict(verdict));
+        match said.is_ok() && verdict == Verdict::Accepted {
+            true => Some(socket),
+            false => None,
+        }
+    });
+}
+
+impl Caller {
+    fn go_on(&mut self) -> End {
+        loop {
+            let n = match self.socket.read(self.shake.room()) {
+                Ok(0) if self.shake.has_answered() => return End::Dropped,
+                Ok(0) => return End::Failed(BadHello::Closed.to_string()),
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return End::Open,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return End::Failed(plain(&e)),
+            };
+            match self.shake.take(n) {
+                Ok(Next::Wait) => {}
+                Ok(Next::Say(bytes)) => {
+                    if let Err(e) = self.socket.write_all(&bytes) {
+                        return End::Failed(plain(&e));
+                    }
+                }
+                Ok(Next::Proved(rank)) => return End::Proved(rank),
+                Ok(Next::Decided(verdict)) => return End::Decided(verdict),
+                Err(e) => return End::Failed(e.to_string()),
+            }
+        }
+    }
+}
+
+fn call(inner: &Inner, rank: u32) -> Result<Call, String> {
+    let Card { host, addresses } = inner.card_of(rank)?;
+    let mut call = Call {
+        rank,
+        host,
+        tries: Vec::new(),
+        until: Instant::now() + inner.call_time(),
+        failed: Vec::new(),
+        crossed: None,
+    };
+    for address in addresses {
+        let pair = Pair {
+            job: inner.job(),
+            dialer: inner.rank(),
+            acceptor: rank,
+        };
+        let (shake, hello) = Dialer::new(inner.key(), pair)?;
+        let begun = begin(address).and_then(|socket| {
+            prepare(&socket, inner.gone_after())?;
+            Ok(socket)
+        });
+        match begun {
+            Ok(socket) => call.tries.push(Try {
+                address,
+                socket,
+                connected: false,
+                shake,
+                hello,
+                proof: None,
+                proving: false,
+            }),
+            Err(e) => call.failed.push(format!("{address}: {}", plain(&e))),
+        }
+    }
+    Ok(call)
+}
+
+/// Moves a call on. True: it has ended.
+fn go_on(inner: &Inner, call: &mut Call) -> bool {
+    if !inner.is_dialing(call.rank) {
+        // The peer's call was taken, or it has ended.
+        return true;
+    }
+    let now = Instant::now();
+    if let Some(until) = call.crossed {
+        // It should have called by now: its call may have failed where ours does not.
+        return now >= until && {
+            inner.want(call.rank);
+            true
+        };
+    }
+    let (mut at, mut again) = (0, false);
+    while at < call.tries.len() || std::mem::take(&mut again) && !call.tries.is_empty() {
+        at = if at < call.tries.len() { at } else { 0 };
+        let others = call.tries.iter().any(|one| one.proving);
+        let one = &mut call.tries[at];
+        let end = match call.until <= now {
+            true if !one.connected => End::Failed("no answer in time".into()),
+            true => End::Failed(BadHello::Silent.to_string()),
+            false => one.go_on(others),
+        };
+        match end {
+            End::Open => at += 1,
+            End::Failed(why) => {
+                // Another one may be waiting to prove itself.
+                again |= one.proving;
+                let address = call.tries.swap_remove(at).address;
+                call.failed.push(format!("{address}: {why}"));
+            }
+            End::Decided(Verdict::Accepted) => {
+                let socket = call.tries.swap_remove(at).socket;
+                inner.adopt(call.rank, socket);
+                return true;
+            }
+            End::Decided(Verdict::Crossed | Verdict::There) => {
+                call.tries.clear();
+                call.crossed = Some(now + CROSSED_TIME);
+                return false;
+            }
+            End::Decided(Verdict::Fenced) => {
+                inner.unreachable(call.rank, "it has declared this rank dead");
+                return true;
+            }
+            End::Decided(Verdict::Leaves) => {
+                inner.has_left(call.rank);
+                return true;
+            }
+            End::Proved(_) | End::Dropped => return true,
+        }
+    }
+    let ends = call.tries.is_empty();
+    if ends {
+        let why = format!("on host {}: {}", call.host, call.failed.join("; "));
+        inner.unreachable(call.rank, &why);
+    }
+    ends
+}
+
+impl Try {
+    /// Moves it on; `others` says that another try is at its proof.
+    fn go_on(&mut self, others: bool) -> End {
+        if !self.connected {
+            match self.socket.take_error() {
+                Ok(None) => {}
+                Ok(Some(e)) | Err(e) => return End::Failed(plain(&e)),
+            }
+            match self.socket.write(&self.hello) {
+                Ok(n) if n == self.hello.len() => self.connected = true,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return End::Open,
+                Err(e) if e.kind() == ErrorKind::NotConnected => return End::Open,
+                Ok(_) => return End::Failed(BadHello::Closed.to_string()),
+                Err(e) => return End::Failed(plain(&e)),
+            }
+        }
+        loop {
+            if let Some(proof) = self.proof.take_if(|_| !others) {
+                if let Err(e) = self.socket.write_all(&proof) {
+                    return End::Failed(plain(&e));
+                }
+                self.proving = true;
+            }
+            let n = match self.socket.read(self.shake.room()) {
+                Ok(0) => return End::Failed(BadHello::Closed.to_string()),
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return End::Open,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return End::Failed(plain(&e)),
+            };
+            match self.shake.take(n) {
+                Ok(Next::Wait) => {}
+                Ok(Next::Say(bytes)) => self.proof = Some(bytes),
+                Ok(Next::Decided(verdict)) => return End::Decided(verdict),
+                Ok(Next::Proved(rank)) => return End::Proved(rank),
+                Err(e) => return End::Failed(e.to_string()),
+            }
+        }
+    }
+}
