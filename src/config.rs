@@ -22,6 +22,7 @@ use osier_engine::env::{MOST_BYTES, bounded, number, shown, size};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::trace;
 use osier_kernels::debug as pairs;
+use osier_transports::net::NetworkSetting;
 use osier_transports::shm::MAX_RANKS;
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
@@ -100,6 +101,12 @@ pub const USER: &[Variable] = &[
         default: "no delay",
         meaning: "by how much messages between processes are delayed, and by how much more for each MiB of payload, such as 20us or 20us:100us; nothing is read in place then; read by osier run, as --delay, or by rank 0 under other launchers",
         syntax: Syntax::Text(|text| parse_delay(text).map(drop)),
+    },
+    Variable {
+        name: "OSIER_NETWORK",
+        default: "all interfaces that are up, but loopback",
+        meaning: "interfaces and subnets by which ranks of other hosts reach this one, and a range of ports, with commas between, such as ib0, 10.1.0.0/16 or 10.1.0.0/16,ports=20000-20100",
+        syntax: Syntax::Text(|text| parse_network(text).map(drop)),
     },
     Variable {
         name: "OSIER_PINNED_LIMIT",
@@ -286,6 +293,20 @@ pub const KEYS: &[Variable] = &[
 /// All variables that are read.
 pub fn variables() -> impl Iterator<Item = &'static Variable> {
     USER.iter().chain(LAUNCHER).chain(DEBUG)
+}
+
+/// Addresses and ports of this rank: `OSIER_NETWORK`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`].
+pub fn network() -> Result<NetworkSetting> {
+    parse_network(&value("OSIER_NETWORK").unwrap_or_default())
+        .map_err(|e| e.context("OSIER_NETWORK"))
+}
+
+fn parse_network(text: &str) -> Result<NetworkSetting> {
+    text.parse()
+        .map_err(|e: String| Error::new(ErrorKind::Config, e))
 }
 
 /// The value of a key of `OSIER_DEBUG`.

@@ -5,13 +5,15 @@ use osier::persistent::{Startable, start_all};
 use osier::testing::{Network, ranks_on};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that are allocated and not freed.
+    static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count() {
@@ -19,21 +21,28 @@ fn count() {
     let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
 }
 
+fn count_bytes(more: isize) {
+    let _ = BYTES.try_with(|n| n.set(n.get() + more));
+}
+
 // SAFETY: everything is left to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        count_bytes(layout.size() as isize);
         // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count_bytes(-(layout.size() as isize));
         // SAFETY: the caller's contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count();
+        count_bytes(bytes as isize - layout.size() as isize);
         // SAFETY: the caller's contract.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
@@ -41,6 +50,10 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// Many ranks are not run beside the other tests: a rank that waits for long says so, which
+/// allocates.
+static MANY: RwLock<()> = RwLock::new(());
 
 /// Allocations of this thread in `f`.
 fn allocations(f: impl FnOnce()) -> usize {
@@ -51,6 +64,7 @@ fn allocations(f: impl FnOnce()) -> usize {
 
 #[test]
 fn starting_a_persistent_request_allocates_nothing() {
+    let _beside = MANY.read().unwrap_or_else(PoisonError::into_inner);
     ranks_on(&Network::Shm, 2, |comm| {
         let peer = 1 - comm.rank();
         for n in [8, 1000, 40_000, 1_000_000] {
@@ -85,6 +99,7 @@ fn starting_a_persistent_request_allocates_nothing() {
 /// Of every size that goes at once, and on every path that such sizes take.
 #[test]
 fn an_expected_message_allocates_nothing() {
+    let _beside = MANY.read().unwrap_or_else(PoisonError::into_inner);
     ranks_on(&Network::Shm, 2, |comm| {
         let peer = 1 - comm.rank();
         for n in [0usize, 1, 8, 16, 17, 96, 97, 1000, 2048, 4096] {
@@ -112,6 +127,7 @@ fn an_expected_message_allocates_nothing() {
 /// Small ones, of the host's memory, once the first starts have grown the tables.
 #[test]
 fn starting_a_persistent_collective_allocates_nothing() {
+    let _beside = MANY.read().unwrap_or_else(PoisonError::into_inner);
     ranks_on(&Network::Shm, 2, |comm| {
         let v = |n: usize| vec![1u64; n];
         let counts = ([1, 2], [0, 1]);
@@ -162,6 +178,7 @@ fn starting_a_persistent_collective_allocates_nothing() {
 /// run for long says what it waits for, which does; so the best of ten runs is looked at.
 #[test]
 fn firings_of_tasks_allocate_nothing() {
+    let _beside = MANY.read().unwrap_or_else(PoisonError::into_inner);
     use osier::task::{Context, Description, Graph, Next, Placement, Space, Task, layout};
     use osier::task::{In, Out, TaskError};
 
@@ -224,4 +241,43 @@ fn firings_of_tasks_allocate_nothing() {
             assert!(runs.contains(&0), "{runs:?}, {elements} elements");
         }
     });
+}
+
+/// Bytes that a rank has for each of several allocated windows that it has used.
+fn bytes_of_a_window(ranks: usize) -> isize {
+    const WINDOWS: isize = 8;
+    let of_ranks = ranks_on(&Network::Shm, ranks, |comm| {
+        let mut windows = Vec::with_capacity(2 * WINDOWS as usize);
+        let mut before = 0;
+        for n in 0..2 * WINDOWS {
+            if n == WINDOWS {
+                comm.barrier().expect("together");
+                before = BYTES.get();
+            }
+            let window = comm.window::<u64>(8).expect("a window");
+            window
+                .fenced(|epoch| epoch.put(&7u64, (comm.rank() + 1) % ranks, 0))
+                .expect("put");
+            windows.push(window);
+        }
+        let during = BYTES.get() - before;
+        for window in windows {
+            window.free().expect("free");
+        }
+        during / WINDOWS
+    });
+    of_ranks.into_iter().min().unwrap_or(0)
+}
+
+/// What is known of all parts lies in memory that ranks share, or is learned when it is used, and
+/// programs and lists of members are those of other communicators. What a barrier knows of each
+/// rank of the segment is left.
+#[test]
+fn a_window_takes_little_for_each_rank() {
+    let _beside = MANY.write().unwrap_or_else(PoisonError::into_inner);
+    let [few, many] = [32, 96].map(bytes_of_a_window);
+    assert!(few < 64 << 10, "{few} bytes among 32 ranks");
+    let each = (many - few) / (96 - 32);
+    println!("{few} bytes of a window among 32 ranks, {each} for each further one");
+    assert!(each <= 200, "{each} bytes for each rank: {few} and {many}");
 }

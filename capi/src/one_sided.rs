@@ -359,6 +359,16 @@ const ASSERTS: c_int =
 #[inline(always)]
 fn flush(rank: c_int, on: Handle) -> Res {
     let win = win(on)?;
+    if let Some(part) = short(win, rank)
+        && part.flush()
+    {
+        return Ok(());
+    }
+    any_flush(win, rank)
+}
+
+#[inline(never)]
+fn any_flush(win: &Win, rank: c_int) -> Res {
     if rank == MPI_PROC_NULL {
         return Ok(());
     }
@@ -367,6 +377,78 @@ fn flush(rank: c_int, on: Handle) -> Res {
         with_epochs(win, |epochs| epochs.flush(Some(rank)))?;
     }
     Ok(win.raw.flush(rank)?)
+}
+
+/// A rank and its part, if that is used by address.
+#[inline(always)]
+fn addressed(win: &Win, rank: c_int) -> Option<(usize, ByAddress<'_>)> {
+    let rank = usize::try_from(rank).ok()?;
+    Some((rank, win.raw.by_address(rank)?))
+}
+
+#[inline(never)]
+fn any_lock(win: &Win, kind: c_int, rank: c_int, assert: c_int) -> Res {
+    let hold = match kind {
+        MPI_LOCK_SHARED => Hold::Shared,
+        MPI_LOCK_EXCLUSIVE => Hold::Exclusive,
+        _ => return Err(Fail::new(MPI_ERR_LOCKTYPE, format!("lock type {kind}"))),
+    };
+    known_assert(assert, ASSERTS)?;
+    if rank == MPI_PROC_NULL {
+        return Ok(());
+    }
+    let rank = checked(win, rank)?;
+    let held = match hold {
+        _ if trusts(win, assert) => Held::Unchecked,
+        Hold::Shared => Held::Shared,
+        Hold::Exclusive => Held::Exclusive,
+    };
+    // Before it is waited for: another thread may not lock it, too.
+    if !win.quick.lock(rank, held, !has_threads()) {
+        with_epochs(win, |epochs| {
+            epochs.may_lock(rank)?;
+            epochs.locked(rank, held);
+            Ok(())
+        })?;
+    }
+    match held {
+        Held::Unchecked => Ok(()),
+        _ => take_lock(win, rank, hold),
+    }
+}
+
+/// Takes a lock that the window notes already.
+#[inline(never)]
+fn take_lock(win: &Win, rank: usize, hold: Hold) -> Res {
+    let Err(e) = win.raw.lock(rank, hold) else {
+        return Ok(());
+    };
+    with_epochs(win, |epochs| epochs.unlock(rank))?;
+    Err(e.into())
+}
+
+#[inline(never)]
+fn any_unlock(win: &Win, rank: c_int) -> Res {
+    if rank == MPI_PROC_NULL {
+        return Ok(());
+    }
+    let rank = checked(win, rank)?;
+    let held = match win.quick.unlock(rank, !has_threads()) {
+        Some(held) => held,
+        None => with_epochs(win, |epochs| epochs.unlock(rank))?,
+    };
+    give_back(win, rank, held)
+}
+
+/// Gives a lock back that the window does not note any more.
+#[inline(never)]
+fn give_back(win: &Win, rank: usize, held: Held) -> Res {
+    match held {
+        Held::Unchecked => win.raw.flush(rank)?,
+        Held::Shared => win.raw.unlock(rank, Hold::Shared)?,
+        Held::Exclusive => win.raw.unlock(rank, Hold::Exclusive)?,
+    }
+    Ok(())
 }
 
 fn flush_all(on: Handle) -> Res {
@@ -506,53 +588,31 @@ mpi! {
     }
 
     hot fn MPI_Win_lock(kind: c_int, rank: c_int, assert: c_int, on: Handle) on On::Win(on); {
-        let hold = match kind {
-            MPI_LOCK_SHARED => Hold::Shared,
-            MPI_LOCK_EXCLUSIVE => Hold::Exclusive,
-            _ => return Err(Fail::new(MPI_ERR_LOCKTYPE, format!("lock type {kind}"))),
-        };
-        known_assert(assert, ASSERTS)?;
         let win = win(on)?;
-        if rank == MPI_PROC_NULL {
-            return Ok(());
-        }
-        let rank = checked(win, rank)?;
-        let held = match hold {
-            _ if trusts(win, assert) => Held::Unchecked,
-            Hold::Shared => Held::Shared,
-            Hold::Exclusive => Held::Exclusive,
-        };
-        // Before it is waited for: another thread may not lock it, too.
-        if !win.quick.lock(rank, held, !has_threads()) {
-            with_epochs(win, |epochs| {
-                epochs.may_lock(rank)?;
-                epochs.locked(rank, held);
-                Ok(())
-            })?;
-        }
-        if held != Held::Unchecked
-            && let Err(e) = win.raw.lock(rank, hold)
+        if kind == MPI_LOCK_EXCLUSIVE && assert == 0
+            && let Some((rank, part)) = addressed(win, rank)
+            // Before it is waited for: another thread may not lock it, too.
+            && win.quick.lock(rank, Held::Exclusive, !has_threads())
         {
-            with_epochs(win, |epochs| epochs.unlock(rank))?;
-            return Err(e.into());
+            return match part.lock() {
+                true => Ok(()),
+                false => take_lock(win, rank, Hold::Exclusive),
+            };
         }
+        any_lock(win, kind, rank, assert)?;
     }
 
     hot fn MPI_Win_unlock(rank: c_int, on: Handle) on On::Win(on); {
         let win = win(on)?;
-        if rank == MPI_PROC_NULL {
-            return Ok(());
+        if let Some((rank, part)) = addressed(win, rank)
+            && let Some(held) = win.quick.unlock(rank, !has_threads())
+        {
+            return match held == Held::Exclusive && part.unlock() {
+                true => Ok(()),
+                false => give_back(win, rank, held),
+            };
         }
-        let rank = checked(win, rank)?;
-        let held = match win.quick.unlock(rank, !has_threads()) {
-            Some(held) => held,
-            None => with_epochs(win, |epochs| epochs.unlock(rank))?,
-        };
-        match held {
-            Held::Unchecked => win.raw.flush(rank)?,
-            Held::Shared => win.raw.unlock(rank, Hold::Shared)?,
-            Held::Exclusive => win.raw.unlock(rank, Hold::Exclusive)?,
-        }
+        any_unlock(win, rank)?;
     }
 
     fn MPI_Win_lock_all(assert: c_int, on: Handle) on On::Win(on); {

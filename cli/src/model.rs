@@ -172,7 +172,7 @@ pub fn measured_once(ranks: usize) {
                 Ok(_) => "the costs that are kept",
             };
             eprintln!(
-                "osier: {used}, for this machine was not measured: {why} (hint: osier model measure on a quiet machine; OSIER_MODEL=built-in says nothing)"
+                "osier: this machine was not measured, and {used} are used: {why} (hint: osier model measure on a quiet machine; OSIER_MODEL=built-in says nothing)"
             );
         }
     }

@@ -240,11 +240,10 @@ fn costs_of_calls_are_measured_shown_and_explained() {
     ]);
     assert_eq!(explained["version"], shown["version"]);
     let ranking = explained["ranking"].as_array().unwrap();
-    let times: Vec<f64> = ranking
-        .iter()
-        .map(|r| r["predicted_ns"].as_f64().unwrap())
-        .collect();
-    assert!(times.len() > 1 && times.is_sorted(), "{times:?}");
+    let regrets = ranking.iter().map(|r| r["regret"].as_f64().unwrap());
+    let regrets: Vec<f64> = regrets.collect();
+    // One with flags in a segment may be chosen that is predicted to take a little longer.
+    assert!(regrets.len() > 1 && regrets[1..].is_sorted(), "{regrets:?}");
     // Links alone leave the calls as they were.
     let measure = ["info", "--protocols", "--measure", "--json"];
     let Some(links) = scratch.measured(&measure) else {
@@ -386,6 +385,7 @@ fn device_memory_is_told_by_kind_and_placement() {
 /// other work was in its way, the next job is silent, and so is one that is told not to.
 #[test]
 fn the_first_job_measures_the_machine() {
+    const NOT_MEASURED: &str = "this machine was not measured";
     let scratch = Scratch::new("first");
     let run = |model: &str| {
         let output = scratch.osier(&["run", "-n", "2", "--", "true"], &[("OSIER_MODEL", model)]);
@@ -408,7 +408,7 @@ fn the_first_job_measures_the_machine() {
     // Silent, too, unless the machine became twice as slow meanwhile, or its cores were moved.
     let next = run("auto");
     let silent =
-        |said: &str| said.is_empty() || said.contains(" here (") || said.contains("costs, for");
+        |said: &str| said.is_empty() || said.contains(" here (") || said.contains(NOT_MEASURED);
     assert!(silent(&next), "{next}");
     // Nor does a distance that has no costs go unnoticed: they are measured, and both are kept.
     if cores > 1 && file.exists() {
@@ -449,8 +449,9 @@ fn the_first_job_measures_the_machine() {
         std::fs::write(&file, kept.to_string()).unwrap();
         assert_eq!(run("cached"), "");
         let said = run("auto");
-        // Where the cores have moved meanwhile, that is told first.
-        let told = [" here (", "costs, for", "from core to core"];
+        // Where the cores have moved meanwhile, that is told first. Tests beside this one are
+        // other work.
+        let told = [" here (", NOT_MEASURED, "from core to core"];
         assert!(told.iter().any(|told| said.contains(told)), "{said}");
     }
     let refused = scratch.osier(

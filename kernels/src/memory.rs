@@ -25,7 +25,7 @@ use crate::kept::{Block, size_class};
 use crate::stream::{Event, Stream};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Where memory lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -226,29 +226,37 @@ impl Memory {
         bytes: usize,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Arc<Memory>> {
-        static KNOWN: Mutex<Vec<Weak<Memory>>> = Mutex::new(Vec::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|memory| memory.strong_count() > 0);
-        let same = |memory: &Arc<Memory>| memory.host() == Some(host) && memory.bytes == bytes;
-        if let Some(memory) = known.iter().filter_map(Weak::upgrade).find(same) {
+        let mut known = registrations();
+        if let Some(memory) = find_registered(&mut known, host, bytes) {
             return Ok(memory);
         }
         reap();
-        let driver = context.enter()?;
-        let flags = abi::HOST_REGISTER_PORTABLE | abi::HOST_REGISTER_DEVICEMAP;
         // SAFETY: the caller's contract.
-        unsafe { driver.cuMemHostRegister_v2(host.cast(), bytes, flags) }?;
-        let region = Region::Registered {
-            host,
-            _owner: owner,
-        };
-        let mut at = 0;
-        // SAFETY: a place for one address; the memory was just registered, mapped.
-        let found = unsafe { driver.cuMemHostGetDevicePointer_v2(&mut at, host.cast(), 0) };
-        let memory = Memory::with(context, at, bytes, Space::Pinned, region);
-        found?;
-        known.push(Arc::downgrade(&memory));
-        Ok(memory)
+        unsafe { register(context, &mut known, (host, bytes), owner) }
+    }
+
+    /// As [`Memory::registered`], but never waits for a stream that the host holds: while there
+    /// is one only memory that is registered already is returned, and for other `None`.
+    ///
+    /// # Safety
+    /// As [`Memory::registered`].
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub unsafe fn registered_unless_held(
+        context: &Context,
+        host: *mut u8,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Option<Arc<Memory>>> {
+        let mut known = registrations();
+        if let Some(memory) = find_registered(&mut known, host, bytes) {
+            return Ok(Some(memory));
+        }
+        reap();
+        // SAFETY: the caller's contract.
+        let register = || unsafe { register(context, &mut known, (host, bytes), owner) };
+        context.unless_held(register).transpose()
     }
 
     /// Memory of another library on this device.
@@ -616,6 +624,49 @@ fn plain(stream: &Stream, class: usize) -> Result<Block> {
         at,
         bytes: class,
     })
+}
+
+/// Memory of the host that is registered in this process.
+fn registrations() -> MutexGuard<'static, Vec<Weak<Memory>>> {
+    static KNOWN: Mutex<Vec<Weak<Memory>>> = Mutex::new(Vec::new());
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn find_registered(
+    known: &mut Vec<Weak<Memory>>,
+    host: *mut u8,
+    bytes: usize,
+) -> Option<Arc<Memory>> {
+    known.retain(|memory| memory.strong_count() > 0);
+    let same = |memory: &Arc<Memory>| memory.host() == Some(host) && memory.bytes == bytes;
+    known.iter().filter_map(Weak::upgrade).find(same)
+}
+
+/// Registers memory that is not known yet.
+///
+/// # Safety
+/// As [`Memory::registered`].
+unsafe fn register(
+    context: &Context,
+    known: &mut Vec<Weak<Memory>>,
+    (host, bytes): (*mut u8, usize),
+    owner: Arc<dyn Any + Send + Sync>,
+) -> Result<Arc<Memory>> {
+    let driver = context.enter()?;
+    let flags = abi::HOST_REGISTER_PORTABLE | abi::HOST_REGISTER_DEVICEMAP;
+    // SAFETY: the caller's contract.
+    unsafe { driver.cuMemHostRegister_v2(host.cast(), bytes, flags) }?;
+    let region = Region::Registered {
+        host,
+        _owner: owner,
+    };
+    let mut at = 0;
+    // SAFETY: a place for one address; the memory was just registered, mapped.
+    let found = unsafe { driver.cuMemHostGetDevicePointer_v2(&mut at, host.cast(), 0) };
+    let memory = Memory::with(context, at, bytes, Space::Pinned, region);
+    found?;
+    known.push(Arc::downgrade(&memory));
+    Ok(memory)
 }
 
 impl Context {

@@ -113,6 +113,12 @@ impl StreamSemaphores {
 }
 
 impl Context {
+    /// Whether the host holds a stream now, or a graph may have it hold one: what may wait for the
+    /// device, such as making pinned memory, should come later.
+    pub fn is_held(&self) -> bool {
+        self.unless_held(|| ()).is_none()
+    }
+
     /// Does what may wait for the whole device, unless the host holds a stream or a graph may
     /// have it hold one meanwhile: then `None`. Graphs that others have captured are launched
     /// unseen, so while one of them lives nothing is done.

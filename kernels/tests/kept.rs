@@ -4,8 +4,10 @@
 mod support;
 
 use osier_kernels::debug::Debug as _;
-use osier_kernels::{Callback, Context, DeviceSlice, Kind, Pinned, Stream, copy};
-use std::sync::mpsc;
+use osier_kernels::{
+    Callback, Context, DeviceSlice, Kind, Memory, Pinned, Stream, StreamSemaphore, copy,
+};
+use std::sync::{Arc, mpsc};
 use support::context;
 
 const MIB: usize = 1 << 20;
@@ -44,6 +46,31 @@ fn memory_is_dropped_and_had_again_while_a_stream_is_held() {
     assert_ne!(plain(&stream, MIB).address(), at);
     drop(go);
     held.synchronize().unwrap();
+}
+
+/// A driver may register memory when all work is done, also of a stream that a semaphore holds: then
+/// only what is registered already is had.
+#[test]
+fn memory_is_not_registered_while_a_semaphore_holds_a_stream() {
+    let Some(context) = context() else { return };
+    let pages = || Arc::new(vec![0u64; 1 << 12]);
+    let register = |pages: &Arc<Vec<u64>>| {
+        let at = pages.as_ptr().cast_mut().cast();
+        // SAFETY: the vector is the owner, and nothing reads or writes it.
+        unsafe { Memory::registered_unless_held(&context, at, 8 << 12, pages.clone()) }.unwrap()
+    };
+    let (first, second) = (pages(), pages());
+    let known = register(&first).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let semaphore = StreamSemaphore::new(&context).unwrap();
+    semaphore.hold(&stream).unwrap();
+    assert!(context.is_held());
+    assert!(register(&second).is_none());
+    let again = register(&first).unwrap();
+    assert_eq!(again.address(), known.address());
+    semaphore.open();
+    stream.synchronize().unwrap();
+    assert!(register(&second).is_some());
 }
 
 /// Work of the stream may be under way on it: what comes later on this stream waits for it,

@@ -29,11 +29,12 @@ use osier_engine::check::{Checks, Setting};
 use osier_engine::device::imports::Limits;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::attached::Attached;
-use osier_engine::progress::core::{Core, JobTransport};
+use osier_engine::progress::core::{Core, JobTransport, OnHosts};
 use osier_engine::progress::lane::Lane;
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Selection};
 use osier_engine::trace::{self, Tracer};
+use osier_transports::net::{HostMap, NetRank};
 use osier_transports::shm::{Job, SharedHeap, ShmRank};
 use osier_transports::sim::SimNet;
 use std::fmt;
@@ -111,14 +112,15 @@ fn join() -> Result<Arc<Member>> {
             rank,
             ranks,
         } => {
-            let (launcher, job) = pmi1::Connected::join(descriptor, rank, ranks)?;
-            let member = match job {
-                Some(job) => {
-                    agree_on_checks(&job, rank)?;
-                    let core = in_job(&job, rank)?;
+            let (launcher, way) = pmi1::Connected::join(descriptor, rank, ranks)?;
+            let member = match way {
+                Some(way) => {
+                    agree_on_checks(&way.job, rank)?;
+                    let agreed = agreed(&way.job);
+                    let core = by_way(way, rank, ranks)?;
                     // Launchers may end the job when a rank's process ends, or may not.
                     core.watch_processes();
-                    member(core, agreed(&job), false)?
+                    member(core, agreed, false)?
                 }
                 None => member(alone()?, Agreed::default(), false)?,
             };
@@ -162,10 +164,16 @@ fn in_job(job: &Job, rank: usize) -> Result<Arc<Core>> {
 
 fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Result<Arc<Core>> {
     let trace = tracer(options, job.id(), rank, job.ranks())?;
-    let member = ShmRank::join(job, rank)
+    let member = in_segment(job, rank, rank)?;
+    let transport = JobTransport::Shm(member);
+    on_machine(job, transport, rank, job.ranks(), trace)
+}
+
+/// Takes a rank's place in the segment of its host.
+fn in_segment(job: &Job, place: usize, rank: usize) -> Result<ShmRank> {
+    let member = ShmRank::join(job, place)
         .map_err(|e| Error::from(e).context(format!("joining as rank {rank}")))?;
-    let checks = Setting::from_bits(job.checks());
-    if checks.has_payload() {
+    if Setting::from_bits(job.checks()).has_payload() {
         member.check_payloads();
     }
     let costs = agreed(job).links_by_state();
@@ -173,16 +181,45 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
         member.leave_lines();
     }
     osier_transports::shm::serve(&member);
-    let shared_cores = job.ranks() > job.cores();
+    Ok(member)
+}
+
+fn on_machine(
+    job: &Job,
+    transport: JobTransport,
+    rank: usize,
+    ranks: usize,
+    trace: Option<Arc<Tracer>>,
+) -> Result<Arc<Core>> {
+    let costs = agreed(job).links_by_state();
     Ok(Core::new(
-        JobTransport::Shm(member),
+        transport,
         rank as u32,
-        job.ranks() as u32,
+        ranks as u32,
         Arc::new(Selection::among(&costs, AT_ONCE_BYTES)),
-        shared_cores,
+        job.ranks() > job.cores(),
         trace,
-        checks,
+        Setting::from_bits(job.checks()),
     ))
+}
+
+/// A rank that a foreign launcher has started.
+fn by_way(way: pmi1::Way, rank: usize, ranks: usize) -> Result<Arc<Core>> {
+    let pmi1::Way { job, place, others } = way;
+    if others.is_some() && job.delay().is_some() {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "OSIER_DELAY: messages between hosts are not delayed (hint: unset it, or use one host)",
+        ));
+    }
+    let id = others.as_ref().map_or(job.id(), |(_, _, number)| *number);
+    let trace = tracer(trace::Options::from_env()?, id, rank, ranks)?;
+    let shm = in_segment(&job, place, rank)?;
+    let transport = match others {
+        None => JobTransport::Shm(shm),
+        Some((net, map, _)) => JobTransport::Hosts(OnHosts { shm, net, map }),
+    };
+    on_machine(&job, transport, rank, ranks, trace)
 }
 
 fn tracer(
@@ -247,6 +284,16 @@ impl Universe {
     #[doc(hidden)]
     pub fn join(job: &Job, rank: usize) -> Result<Universe> {
         Self::open(&member(in_job(job, rank)?, agreed(job), false)?)
+    }
+
+    /// Joins a job on several hosts, at a place in the segment of one.
+    #[doc(hidden)]
+    pub fn join_on_host(job: &Job, place: usize, net: NetRank, map: HostMap) -> Result<Universe> {
+        let (rank, ranks) = (net.rank() as usize, map.ranks());
+        let shm = in_segment(job, place, rank)?;
+        let transport = JobTransport::Hosts(OnHosts { shm, net, map });
+        let core = on_machine(job, transport, rank, ranks, None)?;
+        Self::open(&member(core, agreed(job), false)?)
     }
 
     /// As [`Universe::join`], recording the events of the rank.
@@ -348,10 +395,8 @@ impl Universe {
     /// rank has left.
     #[doc(hidden)]
     pub fn heap(&self) -> Option<SharedHeap> {
-        match &self.joined.member.core.transport {
-            JobTransport::Shm(rank) => Some(rank.heap()),
-            _ => None,
-        }
+        let rank = self.joined.member.core.transport.shm()?;
+        Some(rank.heap())
     }
 
     /// A buffer that peers on this machine read in place, zeroed.

@@ -1,13 +1,20 @@
 //! The start under launchers that speak PMI-1, such as the Hydra of MPICH and Intel MPI.
 //!
 //! ```text
-//! rank r > 0   put r: machine, socket   barrier   get 0, compare machines
-//!                                                 ... descriptors of the job, attach
-//! rank 0       put 0: machine           barrier   get r, send it the job's descriptors
+//! each rank    takes its place in the job's folder on its machine     barrier
+//! lowest of a machine   makes the segment, hands it to the others there
 //! ```
 //!
-//! The launcher only introduces the ranks to each other; the job is Osier's own, made by
-//! rank 0, without a hang watchdog.
+//! That is all where these are all ranks. Else each rank listens to the network, and
+//!
+//! ```text
+//! each rank    put: the lowest rank of its machine, where it is called     barrier
+//!              get: those of all, or of a large job what rank 0 makes of them
+//! ```
+//!
+//! A machine is what its ranks can share a segment on: those that find each other's sockets in a
+//! folder on the mount of shared memory. Rank 0 makes the job's number and key, and puts them
+//! where the launcher's ranks alone can get them. There is no hang watchdog.
 //!
 //! # Sources
 //! The simple wire protocol of PMI-1: lines of `key=value` words, `cmd` first.
@@ -15,26 +22,54 @@
 use super::descriptor;
 use crate::config;
 use osier_engine::check::Setting;
+use osier_engine::diagnose::tell;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::Launcher;
-use osier_transports::cuda_ipc::{Name, Socket, send};
-use osier_transports::shm::{self, Job, JobOptions};
+use osier_transports::net::{Card, Directory, HostMap, JobKey, NetOptions, NetRank};
+use osier_transports::shm::{self, Job, JobOptions, Meeting, meeting_place};
+use osier_transports::{TransportError, TransportErrorKind};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long ranks wait for the message of rank 0 right after a barrier.
+/// How long ranks wait for the lowest of their machine right after a barrier.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Jobs up to this number of ranks look up all of them at the start; in larger ones rank 0 does,
+/// and says where all are.
+const ALL_LOOK_UP: usize = 64;
+/// Longest value that is put: launchers take 1024 bytes and more.
+const VALUE_BYTES: usize = 900;
 
 /// The connection to a launcher that knows that this rank has joined.
+#[derive(Clone)]
 pub(crate) struct Connected {
-    connection: Mutex<Option<Connection>>,
+    connection: Arc<Mutex<Option<Connection>>>,
     application: usize,
+    space: Arc<str>,
+}
+
+/// What a rank says of itself.
+struct Found {
+    /// The lowest rank of its machine, and the cores there.
+    lowest: u32,
+    cores: u32,
+    card: Card,
+}
+
+/// Ranks that share a core, and cores of each rank: see [`HostMap::with_cores`].
+type Crowd = (u32, u32);
+
+/// How a rank has joined.
+pub(crate) struct Way {
+    /// The segment of its host, and its place there.
+    pub job: Job,
+    pub place: usize,
+    /// How it reaches the other hosts, if there are any.
+    pub others: Option<(NetRank, HostMap, u64)>,
 }
 
 struct Connection {
@@ -94,23 +129,16 @@ impl Connection {
         }
     }
 
-    fn put(&mut self, space: &str, rank: usize, card: &Card) -> Result<()> {
-        let value = card.to_text();
-        let line = format!("cmd=put kvsname={space} key=osier-{rank} value={value}");
+    fn put(&mut self, space: &str, key: &str, value: &str) -> Result<()> {
+        let line = format!("cmd=put kvsname={space} key={key} value={value}");
         self.ask(&line, "put_result").map(drop)
     }
 
-    fn get(&mut self, space: &str, rank: usize) -> Result<Card> {
-        let line = format!("cmd=get kvsname={space} key=osier-{rank}");
+    fn get(&mut self, space: &str, key: &str) -> Result<String> {
+        let line = format!("cmd=get kvsname={space} key={key}");
         let answer = self.ask(&line, "get_result")?;
-        let card = answer.get("value").and_then(|value| Card::of_text(value));
-        card.ok_or_else(|| {
-            let why = "cannot parse the value of rank";
-            failed(
-                &line,
-                format!("{why} {rank} (hint: do all ranks run the same version?)"),
-            )
-        })
+        let value = answer.get("value").cloned();
+        value.ok_or_else(|| failed(&line, "it answers without a value"))
     }
 
     fn barrier(&mut self) -> Result<()> {
@@ -118,111 +146,9 @@ impl Connection {
     }
 }
 
-/// Identity of a rank's machine, for shared memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Machine {
-    /// Differs between machines and between their boots; `-` if unknown.
-    boot: String,
-    /// Network namespace, within which sockets find each other.
-    network: u64,
-    /// For error messages.
-    host: String,
-}
-
-impl Machine {
-    fn own() -> Machine {
-        // Words of the protocol have neither spaces nor more than one equals sign.
-        let word = |path: &str| {
-            let text = std::fs::read_to_string(path).unwrap_or_default();
-            let text: String = text
-                .trim()
-                .chars()
-                .filter(|c| c.is_ascii_alphanumeric() || "-._".contains(*c))
-                .take(64)
-                .collect();
-            match text.is_empty() {
-                true => "-".into(),
-                false => text,
-            }
-        };
-        Machine {
-            boot: word("/proc/sys/kernel/random/boot_id"),
-            network: std::fs::metadata("/proc/self/ns/net").map_or(0, |data| data.ino()),
-            host: word("/proc/sys/kernel/hostname"),
-        }
-    }
-
-    /// Checks that two ranks are on one machine.
-    fn meets(&self, own: usize, other: &Machine, rank: usize) -> Result<()> {
-        if (&self.boot, self.network) == (&other.boot, other.network) {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!(
-                "the launcher (PMI-1) started rank {own} on {} and rank {rank} on {}, and the ranks of a job run on one machine so far, within one network namespace (hint: ask the launcher for one host)",
-                self.host, other.host
-            ),
-        ))
-    }
-}
-
-/// A rank's description of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Card {
-    machine: Machine,
-    /// Socket on which it waits for the job; none for rank 0.
-    socket: Option<Name>,
-}
-
-impl Card {
-    fn to_text(&self) -> String {
-        let Machine {
-            boot,
-            network,
-            host,
-        } = &self.machine;
-        let socket = self.socket.map_or("-".into(), |name| to_hex(&name));
-        format!("1/{socket}/{boot}/{network}/{host}")
-    }
-
-    fn of_text(text: &str) -> Option<Card> {
-        let words: Vec<&str> = text.split('/').collect();
-        let ["1", socket, boot, network, host] = words[..] else {
-            return None;
-        };
-        Some(Card {
-            machine: Machine {
-                boot: boot.to_owned(),
-                network: network.parse().ok()?,
-                host: host.to_owned(),
-            },
-            socket: match socket {
-                "-" => None,
-                name => Some(of_hex(name)?),
-            },
-        })
-    }
-}
-
-fn to_hex(name: &Name) -> String {
-    name.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn of_hex(text: &str) -> Option<Name> {
-    let mut name = Name::default();
-    if text.len() != 2 * name.len() {
-        return None;
-    }
-    for (at, byte) in name.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(name)
-}
-
 impl Connected {
     /// Joins as a rank; without a job if it is the only one.
-    pub fn join(number: RawFd, rank: usize, ranks: usize) -> Result<(Connected, Option<Job>)> {
+    pub fn join(number: RawFd, rank: usize, ranks: usize) -> Result<(Connected, Option<Way>)> {
         let mut connection = Connection::open(number).map_err(|e| failed("PMI_FD", e))?;
         connection.ask(
             "cmd=init pmi_version=1 pmi_subversion=1",
@@ -233,16 +159,153 @@ impl Connected {
         let application = answer.get("appnum").and_then(|text| text.parse().ok());
         let answer = connection.ask("cmd=get_my_kvsname", "my_kvsname")?;
         let space = answer.get("kvsname").cloned().unwrap_or_default();
-        let job = match (rank, ranks) {
-            (0, 1) => None,
-            (0, _) => Some(lead(&mut connection, &space, ranks)?),
-            _ => Some(follow(&mut connection, &space, rank)?),
-        };
         let launcher = Connected {
-            connection: Mutex::new(Some(connection)),
+            connection: Arc::new(Mutex::new(Some(connection))),
             application: application.unwrap_or(0),
+            space: space.into(),
         };
-        Ok((launcher, job))
+        let way = match ranks {
+            1 => None,
+            _ => Some(launcher.meet(rank as u32, ranks)?),
+        };
+        Ok((launcher, way))
+    }
+
+    /// Talks to the launcher.
+    fn with<R>(&self, f: impl FnOnce(&mut Connection, &str) -> Result<R>) -> Result<R> {
+        match self.connection().as_mut() {
+            Some(connection) => f(connection, &self.space),
+            None => Err(failed("a question", "this rank has said good-bye to it")),
+        }
+    }
+
+    fn meet(&self, rank: u32, ranks: usize) -> Result<Way> {
+        if rank == 0 {
+            let key = JobKey::random().map_err(|e| failed("the job's key", e))?;
+            let number = u64::from(std::process::id()) << 40 ^ osier_engine::trace::now_ns();
+            let value = format!("{number:016x}|{}", key.to_text());
+            self.with(|c, space| c.put(space, "osier-job", &value))?;
+        }
+        let meeting = Meeting::open(&meeting_place(), &self.space, rank);
+        let meeting = meeting.inspect_err(|e| apart(rank, e)).ok();
+        self.with(|c, _| c.barrier())?;
+        let (job, here) = match &meeting {
+            Some(meeting) => share(meeting, rank, ranks)?,
+            None => (make(1)?, vec![rank]),
+        };
+        drop(meeting);
+        let place = here.iter().position(|one| *one == rank);
+        let place = place.ok_or_else(|| failed("joining the job", "it is another rank's"))?;
+        let others = match here.len() == ranks {
+            true => None,
+            false => Some(self.look_out(rank, ranks, &here, job.cores() as u32)?),
+        };
+        Ok(Way { job, place, others })
+    }
+
+    /// Says where this rank is called, and learns where the others are.
+    fn look_out(
+        &self,
+        rank: u32,
+        ranks: usize,
+        here: &[u32],
+        cores: u32,
+    ) -> Result<(NetRank, HostMap, u64)> {
+        let text = self.with(|c, space| c.get(space, "osier-job"))?;
+        let job = text.split_once('|').and_then(|(number, key)| {
+            let number = u64::from_str_radix(number, 16).ok()?;
+            Some((number, JobKey::of_text(key)?))
+        });
+        let (number, key) = job.ok_or_else(|| bad_value("osier-job"))?;
+        let options = NetOptions {
+            setting: config::network()?,
+            ..NetOptions::new(rank, number, key)
+        };
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let net = NetRank::listen(options, &word(&host))?;
+        let own = format!("{}|{cores}|{}", here[0], net.card().to_text());
+        self.with(|c, space| c.put(space, &key_of(rank), &own))?;
+        self.with(|c, _| c.barrier())?;
+        let (mut lowest, mut crowd) = (Vec::with_capacity(ranks), None);
+        let map = |lowest: &[u32]| {
+            let map = HostMap::new(rank, lowest).filter(|_| lowest.len() == ranks);
+            map.ok_or_else(|| failed("the hosts of the job", "a rank is missing"))
+        };
+        if ranks <= ALL_LOOK_UP || rank == 0 {
+            let mut cores = Vec::with_capacity(ranks);
+            for rank in 0..ranks as u32 {
+                let found = self.look_up(rank)?;
+                lowest.push(found.lowest);
+                cores.push(found.cores);
+            }
+            crowd = Some(map(&lowest)?.crowd(&cores));
+        }
+        if ranks > ALL_LOOK_UP {
+            (lowest, crowd) = self.share_map(rank, lowest, crowd)?;
+        }
+        let (ranks_per_core, cores_per_rank) = crowd.unwrap_or((1, 0));
+        let map = map(&lowest)?.with_cores(ranks_per_core, cores_per_rank);
+        if map.here() != here {
+            let what = format!("{:?} say that they are here, and {here:?} are", map.here());
+            return Err(failed("the hosts of the job", what));
+        }
+        net.look_up_in(Arc::new(self.clone()));
+        Ok((net, map, number))
+    }
+
+    /// What a rank has said of itself.
+    fn look_up(&self, rank: u32) -> Result<Found> {
+        let key = key_of(rank);
+        let text = self.with(|c, space| c.get(space, &key))?;
+        let parsed = || {
+            let mut words = text.splitn(3, '|');
+            Some(Found {
+                lowest: words.next()?.parse().ok()?,
+                cores: words.next()?.parse().ok()?,
+                card: Card::of_text(words.next()?)?,
+            })
+        };
+        parsed().ok_or_else(|| bad_value(&key))
+    }
+
+    /// The lowest rank of each rank's machine, and what ranks have of cores, as rank 0 has looked
+    /// them up.
+    fn share_map(
+        &self,
+        rank: u32,
+        lowest: Vec<u32>,
+        crowd: Option<Crowd>,
+    ) -> Result<(Vec<u32>, Option<Crowd>)> {
+        if let Some((ranks_per_core, cores_per_rank)) = crowd {
+            let text = format!("{ranks_per_core}|{cores_per_rank}");
+            self.with(|c, space| c.put(space, "osier-cores", &text))?;
+            let parts = to_parts(&lowest);
+            for (at, part) in parts.iter().enumerate() {
+                let more = if at + 1 < parts.len() { "+" } else { "" };
+                let value = format!("{part}{more}");
+                self.with(|c, space| c.put(space, &format!("osier-map-{at}"), &value))?;
+            }
+        }
+        self.with(|c, _| c.barrier())?;
+        if rank == 0 {
+            return Ok((lowest, crowd));
+        }
+        let text = self.with(|c, space| c.get(space, "osier-cores"))?;
+        let crowd = text
+            .split_once('|')
+            .and_then(|(ranks, cores)| Some((ranks.parse().ok()?, cores.parse().ok()?)));
+        let crowd = crowd.ok_or_else(|| bad_value("osier-cores"))?;
+        let mut all = Vec::new();
+        for at in 0.. {
+            let key = format!("osier-map-{at}");
+            let text = self.with(|c, space| c.get(space, &key))?;
+            let part = text.strip_suffix('+');
+            of_part(part.unwrap_or(&text), &mut all).ok_or_else(|| bad_value(&key))?;
+            if part.is_none() {
+                break;
+            }
+        }
+        Ok((all, Some(crowd)))
     }
 
     fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
@@ -272,8 +335,64 @@ impl Launcher for Connected {
     }
 }
 
-/// As rank 0: makes the job, and hands it out.
-fn lead(connection: &mut Connection, space: &str, ranks: usize) -> Result<Job> {
+/// Where ranks are called.
+impl Directory for Connected {
+    fn card(&self, rank: u32) -> std::result::Result<Card, String> {
+        let found = self.look_up(rank).map_err(|e| e.to_string())?;
+        Ok(found.card)
+    }
+}
+
+fn key_of(rank: u32) -> String {
+    format!("osier-{rank}")
+}
+
+fn bad_value(key: &str) -> Error {
+    let why = "cannot parse its value (hint: do all ranks run the same version?)";
+    failed(key, why)
+}
+
+/// A name as a word of the protocol: without spaces and signs.
+fn word(name: &str) -> String {
+    let letters = name.trim().chars();
+    let letters = letters.filter(|c| c.is_ascii_alphanumeric() || "-._".contains(*c));
+    let name: String = letters.take(64).collect();
+    match name.is_empty() {
+        true => "-".into(),
+        false => name,
+    }
+}
+
+/// Runs of equal numbers, `NUMBERxTIMES` with commas between, in parts that are short enough.
+fn to_parts(all: &[u32]) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for run in all.chunk_by(|a, b| a == b) {
+        let text = format!("{}x{},", run[0], run.len());
+        match parts.last_mut() {
+            Some(last) if last.len() + text.len() <= VALUE_BYTES => last.push_str(&text),
+            _ => parts.push(text),
+        }
+    }
+    parts
+}
+
+/// Reads one of [`to_parts`].
+fn of_part(text: &str, to: &mut Vec<u32>) -> Option<()> {
+    /// Most ranks of a job that anybody has.
+    const MOST: usize = 1 << 24;
+    for run in text.split_terminator(',') {
+        let (number, times) = run.split_once('x')?;
+        let (number, times): (u32, usize) = (number.parse().ok()?, times.parse().ok()?);
+        if times > MOST - to.len() {
+            return None;
+        }
+        to.extend(std::iter::repeat_n(number, times));
+    }
+    Some(())
+}
+
+/// A segment for ranks of this machine.
+fn make(ranks: usize) -> Result<Job> {
     let made = Job::create(&JobOptions {
         ranks,
         limit_bytes: config::shm_limit()?,
@@ -281,62 +400,52 @@ fn lead(connection: &mut Connection, space: &str, ranks: usize) -> Result<Job> {
     let job = made.map_err(|e| failed("making a job", e))?;
     job.set_checks(Setting::from_env()?.bits());
     job.set_delay(config::delay()?);
-    let machine = Machine::own();
-    let card = Card {
-        machine: machine.clone(),
-        socket: None,
-    };
-    connection.put(space, 0, &card)?;
-    connection.barrier()?;
-    let copy = |fd: std::os::fd::BorrowedFd<'_>| {
-        let fd = fd.try_clone_to_owned();
-        fd.map(|fd| (0, fd)).map_err(|e| failed("a descriptor", e))
-    };
-    let pieces: Vec<(u64, OwnedFd)> = job.descriptors().map(copy).collect::<Result<_>>()?;
-    for rank in 1..ranks {
-        let card = connection.get(space, rank)?;
-        machine.meets(0, &card.machine, rank)?;
-        let name = card
-            .socket
-            .ok_or_else(|| failed("sending the job", format!("rank {rank} has no socket")))?;
-        send(&name, rank as u64, &pieces)
-            .map_err(|e| failed("sending the job", format!("to rank {rank}: {e}")))?;
-    }
     Ok(job)
 }
 
-fn follow(connection: &mut Connection, space: &str, rank: usize) -> Result<Job> {
-    let socket = Socket::bind().map_err(|e| failed("a socket", e))?;
-    let machine = Machine::own();
-    let card = Card {
-        machine: machine.clone(),
-        socket: Some(socket.name()),
-    };
-    connection.put(space, rank, &card)?;
-    connection.barrier()?;
-    machine.meets(rank, &connection.get(space, 0)?.machine, 0)?;
-    let mut fds: Vec<OwnedFd> = Vec::new();
-    loop {
-        match socket.receive() {
-            Some(some) if some.number == rank as u64 => {
-                fds.extend(some.pieces.into_iter().map(|(_, fd)| fd));
-                if some.left == 0 {
-                    break;
-                }
-            }
-            Some(_) => {}
-            None => {
-                let came = socket.wait(PATIENCE).map_err(|e| failed("a socket", e))?;
-                if !came {
-                    return Err(failed("waiting for the job of rank 0", "nothing has come"));
-                }
-            }
+fn apart(rank: u32, why: &dyn Display) {
+    tell(format_args!(
+        "rank {rank} shares no memory with others of its machine, and reaches them over the network: {why}"
+    ));
+}
+
+/// The segment of this machine, and its ranks: the lowest makes it.
+fn share(meeting: &Meeting, rank: u32, ranks: usize) -> Result<(Job, Vec<u32>)> {
+    let mut present = meeting.present()?;
+    present.retain(|one| (*one as usize) < ranks);
+    if present.first() == Some(&rank) {
+        let called = meeting.call(&present[1..]);
+        let mut here = vec![rank];
+        here.extend(called.iter().map(|(rank, _)| *rank));
+        let job = make(here.len())?;
+        let note: Vec<u8> = here.iter().flat_map(|rank| rank.to_le_bytes()).collect();
+        let sent = |rank, result: std::result::Result<(), TransportError>| {
+            result.map_err(|e| failed("sending the job", format!("to rank {rank}: {e}")))
+        };
+        for (rank, socket) in &called {
+            sent(rank, meeting.hand_out(socket, &note, job.descriptors()))?;
         }
+        for (rank, socket) in &called {
+            sent(rank, meeting.await_taken(socket))?;
+        }
+        return Ok((job, here));
     }
+    let (note, fds) = match meeting.receive(PATIENCE) {
+        // The lowest could not call.
+        Err(e) if e.kind() == TransportErrorKind::Unavailable => {
+            apart(rank, &e);
+            return Ok((make(1)?, vec![rank]));
+        }
+        received => received.map_err(|e| failed("joining the job", e))?,
+    };
+    let here = note.chunks_exact(4);
+    let here = here
+        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect();
     // It duplicates the descriptors that it gets.
     let numbers: Vec<String> = fds.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let job = Job::attach(&shm::describe(&numbers.join(",")));
-    job.map_err(|e| failed("joining the job", e))
+    Ok((job.map_err(|e| failed("joining the job", e))?, here))
 }
 
 #[cfg(test)]
@@ -344,45 +453,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_survive_the_way() {
-        let machine = Machine::own();
-        for socket in [None, Some([7; 16])] {
-            let card = Card {
-                machine: machine.clone(),
-                socket,
-            };
-            let text = card.to_text();
-            assert!(text.len() < 256 && !text.contains([' ', '=']), "{text}");
-            assert_eq!(Card::of_text(&text), Some(card));
-        }
-        for bad in [
-            "",
-            "1",
-            "2/-/b/1/h",
-            "1/00/b/1/h",
-            "1/-/b/x/h",
-            "1/-/b/1/h/more",
+    fn maps_survive_the_way() {
+        for lowest in [
+            vec![],
+            vec![0; 5],
+            (0..3000).collect(),
+            (0..70_000).map(|r| r / 64).collect(),
         ] {
-            assert_eq!(Card::of_text(bad), None, "{bad}");
+            let parts = to_parts(&lowest);
+            assert!(parts.iter().all(|part| part.len() <= VALUE_BYTES));
+            let mut back = Vec::new();
+            for part in &parts {
+                of_part(part, &mut back).expect("a part");
+            }
+            assert_eq!(back, lowest);
+        }
+        for bad in ["1", "1x", "x1,", "1x99999999,", "1x1,,"] {
+            assert!(of_part(bad, &mut Vec::new()).is_none(), "{bad}");
         }
     }
 
     #[test]
-    fn ranks_on_two_machines_name_them() {
-        let machine = |boot: &str, network, host: &str| Machine {
-            boot: boot.into(),
-            network,
-            host: host.into(),
-        };
-        let own = machine("a", 1, "h0");
-        assert!(own.meets(0, &machine("a", 1, "other-name"), 1).is_ok());
-        for other in [machine("b", 1, "h1"), machine("a", 2, "h1")] {
-            let e = own.meets(0, &other, 1).expect_err("another machine");
-            let text = e.to_string();
-            assert!(
-                text.contains("rank 0 on h0") && text.contains("rank 1 on h1"),
-                "{text}"
-            );
-        }
+    fn names_are_words() {
+        assert_eq!(word("node-7.site\n"), "node-7.site");
+        assert_eq!((word("a b=c|d").as_str(), word("")), ("abcd", "-".into()));
     }
 }

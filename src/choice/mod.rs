@@ -6,7 +6,10 @@
 //! to another table, in a collective call. A choice is made once per machine, operation,
 //! number of ranks and size class, and kept by the rank for all its communicators.
 
+mod programs;
 pub(crate) mod spaces;
+
+pub(crate) use programs::Programs;
 
 use crate::model::Agreed;
 use crate::model::{CallCosts, Places, RankLinks};
@@ -22,7 +25,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The plan of a call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chosen {
     pub algorithm: Algorithm,
     pub segments: u32,

@@ -56,7 +56,7 @@ use crate::comm::Communicator;
 use crate::model::calls::SegmentCosts;
 use agree::Round;
 use ask::{Ask, Staged};
-use osier_collectives::{Algorithm, Plan};
+use osier_collectives::{Algorithm, Call, Plan};
 use osier_engine::check::Site;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor::{self, End};
@@ -182,11 +182,15 @@ impl Communicator {
         if chosen.runs_on == RunsOn::OneKernel {
             return Ok(Arc::new(in_one_kernel(&ask.call, self.rank() as u32)));
         }
-        let plan = Plan::new(ask.call.clone(), chosen.algorithm, chosen.segments);
-        let plan = plan.map_err(unsuitable)?;
-        let mut program = lower(plan.call(), &plan.part(self.rank() as u32))?;
-        program.runs_on = chosen.runs_on;
-        Ok(Arc::new(program))
+        let rank = self.rank() as u32;
+        let make = |call: &Call, chosen: &Chosen| {
+            let plan = Plan::new(call.clone(), chosen.algorithm.clone(), chosen.segments);
+            let plan = plan.map_err(unsuitable)?;
+            let mut program = lower(plan.call(), &plan.part(rank))?;
+            program.runs_on = chosen.runs_on;
+            Ok(program)
+        };
+        (self.member().programs).of(&ask.call, chosen, rank, make)
     }
 
     /// Whether calls of neighbors like this have cells in a segment, as all ranks know.

@@ -6,7 +6,6 @@
 use super::Communicator;
 use crate::names::{ANY_SOURCE, Source};
 use osier_datatype::Keyval;
-use osier_engine::progress::core::JobTransport;
 
 /// The attributes of a communicator, in the order of setting.
 pub type Attributes = osier_datatype::Attributes<Communicator>;
@@ -59,7 +58,7 @@ impl Communicator {
             host: None,
             io: ANY_SOURCE,
             wtime_is_global: true,
-            app_num: matches!(self.core().transport, JobTransport::Shm(_)).then_some(0),
+            app_num: self.core().transport.shm().map(|_| 0),
             universe_size: self.core().ranks as usize,
             last_used_code: self.member().codes.last_used(),
         }

@@ -5,10 +5,11 @@ use super::context::Contexts;
 use super::group::Group;
 use super::meeting::Meeting;
 use super::psets::ProcessSets;
-use crate::choice::Choices;
+use crate::choice::{Choices, Programs};
 use crate::model::Agreed;
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::{Core, JobTransport};
+use osier_engine::progress::hosts::Hosts;
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::links::{Links, Remote};
 use osier_engine::progress::suspend;
@@ -23,6 +24,8 @@ pub(crate) struct Member {
     pub contexts: Contexts,
     meeting: OnceLock<Meeting>,
     pub choices: Choices,
+    /// Programs of its communicators.
+    pub programs: Programs,
     /// What the job's ranks agree on: costs and places.
     pub agreed: Agreed,
     pub codes: ErrorCodes,
@@ -43,6 +46,7 @@ impl Member {
             core,
             meeting: OnceLock::new(),
             choices: Choices::default(),
+            programs: Programs::default(),
             agreed,
             codes: ErrorCodes::default(),
             psets,
@@ -140,6 +144,8 @@ pub(crate) fn open_lane(
     context: u64,
     session: Option<usize>,
 ) -> Arc<LaneCell> {
+    // Most communicators have the members of one that is there.
+    let members = core.shared_members(members);
     let remote = match &core.transport {
         _ if members.len() == 1 => Remote::None,
         JobTransport::Alone => Remote::None,
@@ -153,11 +159,26 @@ pub(crate) fn open_lane(
                 }
             }
         }
+        JobTransport::Hosts(on) => {
+            let near: Vec<u32> = (0..members.len() as u32)
+                .filter(|peer| on.map.place(members[*peer as usize]).is_some())
+                .collect();
+            let places = near.iter().map(|peer| members[*peer as usize]);
+            let places: Vec<u32> = (places.filter_map(|rank| on.map.place(rank)))
+                .map(|place| place as u32)
+                .collect();
+            if near.len() == members.len() {
+                Remote::Shm(on.shm.endpoint(context, places))
+            } else {
+                let shm = (near.len() > 1).then(|| on.shm.endpoint(context, places));
+                let far = on.net.endpoint(context, members.clone());
+                Remote::Hosts(Box::new(Hosts::new(shm, near.into(), far)))
+            }
+        }
         JobTransport::Sim(net, rank) => Remote::Sim(net.endpoint(*rank, context, &members)),
     };
     let links = Links::new(own, remote);
     let mut lane = Lane::new(own, members.len(), links, core.selection.clone());
-    let members: Arc<[u32]> = members.into();
     lane.name(context, members.clone());
     lane.use_devices(core.devices.clone());
     if let Some(tracer) = &core.trace {

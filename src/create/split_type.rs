@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 /// What the ranks of a part have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitType<'a> {
-    /// They share memory.
+    /// They share memory: that is, they are on one host.
     Shared,
     /// Each is bound to the same instance of a kind of hardware: `machine`,
     /// `package`, `numanode`, `l3cache`, `l2cache`, `l1cache`, `core` or `pu`
@@ -96,32 +96,43 @@ impl Communicator {
         let bound = Hardware::bound_to();
         let hardware = Hardware::of(&bound);
         let place = |level| hardware.place(level, &bound);
-        // One step shows whether any rank is unguided, and where all are.
-        let mut mine = [i64::from(kind == Some(SplitType::HwUnguided)); LEVELS.len() + 1];
-        for (slot, level) in mine[1..].iter_mut().zip(LEVELS) {
+        // One step shows whether any rank is unguided, and where all are: on which host, and in
+        // which part of it.
+        let mut mine = [i64::from(kind == Some(SplitType::HwUnguided)); LEVELS.len() + 2];
+        let host = self.core().transport.host();
+        mine[1] = host.into();
+        for (slot, level) in mine[2..].iter_mut().zip(LEVELS) {
             *slot = place(level).map_or(-1, i64::from);
         }
         let mut all = vec![mine; everybody.size()];
         everybody.gather_raw(&[mine], &mut all, 0)?;
         everybody.bcast_from(&mut all, 0)?;
+        // Parts of two hosts have the same numbers.
+        let part = |row: &[i64; LEVELS.len() + 2], level: Level| (row[1], row[level as usize + 2]);
         let chosen = LEVELS.into_iter().find(|level| {
-            let at = *level as usize + 1;
-            all.iter().any(|row| row[at] != all[0][at])
+            let first = part(&all[0], *level);
+            all.iter().any(|row| part(row, *level) != first)
         });
+        let color_at = |level: Level| {
+            let own = (host.into(), i64::from(place(level)?));
+            let mut parts: Vec<_> = all.iter().map(|row| part(row, level)).collect();
+            parts.sort_unstable();
+            parts.dedup();
+            let number = parts.binary_search(&own).ok()?;
+            Some(color(level, number as u32))
+        };
         let hardware_color = |kind: &str| match Level::named(kind) {
-            Some(level) => place(level).map(|instance| color(level, instance)),
-            None if kind == SHARED_MEMORY => Some(0),
+            Some(level) => color_at(level),
+            None if kind == SHARED_MEMORY => Some(host),
             None => None,
         };
         let color = match kind {
             None => Ok(None),
-            Some(SplitType::Shared) => Ok(Some(0)),
+            Some(SplitType::Shared) => Ok(Some(host)),
             Some(
                 SplitType::HwGuided(kind) | SplitType::ResourceGuided(Resource::Hardware(kind)),
             ) => Ok(hardware_color(kind)),
-            Some(SplitType::HwUnguided) => {
-                Ok(chosen.and_then(|level| Some(color(level, place(level)?))))
-            }
+            Some(SplitType::HwUnguided) => Ok(chosen.and_then(color_at)),
             Some(SplitType::ResourceGuided(Resource::ProcessSet(name))) => self.set_color(name),
         };
         let wish = color.map(|color| Wish {

@@ -17,7 +17,7 @@ use super::requests::UnderWay;
 use osier_datatype::{Basic, Datatype, Element, Layout, Operator, Signature};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::rma::Part;
-use osier_engine::rma::update::{Change, Update};
+use osier_engine::rma::update::{Change, Update, Usual};
 use osier_engine::view::{RawView, copy_contiguous};
 use osier_transports::full_fence;
 use std::borrow::Cow;
@@ -37,6 +37,29 @@ impl ByAddress<'_> {
     #[inline(always)]
     pub fn is_locked_by_all(&self) -> bool {
         self.known.by_all.load(Ordering::Acquire)
+    }
+
+    /// As [`RawWindow::flush`], if nothing is under way behind its call; false: something may be.
+    #[inline(always)]
+    pub fn flush(&self) -> bool {
+        let quiet = !self.window.has_unsettled();
+        if quiet {
+            full_fence();
+        }
+        quiet
+    }
+
+    /// As [`RawWindow::lock`], alone, if that is one atomic; false: nothing has happened.
+    #[inline(always)]
+    pub fn lock(&self) -> bool {
+        (self.known.part).lock_at_once(self.window.own_rank())
+    }
+
+    /// As [`RawWindow::unlock`] of what is held alone, if that is one atomic; false: nothing has
+    /// happened.
+    #[inline(always)]
+    pub fn unlock(&self) -> bool {
+        !self.window.has_unsettled() && (self.known.part).unlock_at_once(self.window.own_rank())
     }
 
     /// Where `bytes` bytes lie, `units` displacement units behind the part's first byte, if they
@@ -70,6 +93,15 @@ impl ByAddress<'_> {
         if given.addr().abs_diff(at.addr()) < bytes {
             return None;
         }
+        if let Some(usual) = Usual::of(change, basic) {
+            // SAFETY: invariants 1 and 2; apart by the checks.
+            let make = || unsafe { usual.make(at, given, before) };
+            let path = || self.window.path(self.rank);
+            let made = (self.known.part).alone_at_once(self.window.own_rank(), path, make);
+            if made.is_some() {
+                return made;
+            }
+        }
         let update = match Update::of_usual(change, basic) {
             Some(update) => update,
             None => Update::new(change, basic.into()).ok()?,
@@ -92,8 +124,27 @@ impl ByAddress<'_> {
     ) -> Option<Result<u64>> {
         let offset = units.checked_mul(self.known.record.unit as isize)?;
         let place = (usize::try_from(offset).ok()?, bytes);
+        let part = &self.known.part;
+        let end = place.0.checked_add(bytes);
+        if bytes == size_of::<u64>() && end.is_some_and(|end| end <= part.bytes()) {
+            let at = self.known.at.wrapping_add(place.0).cast::<u64>();
+            let swap = || {
+                // SAFETY: invariant 1: a word inside of the part.
+                let there = unsafe { at.read_unaligned() };
+                if there == expected {
+                    // SAFETY: invariant 1: a word inside of the part.
+                    unsafe { at.write_unaligned(new) };
+                }
+                there
+            };
+            let path = || self.window.path(self.rank);
+            let swapped = part.alone_at_once(self.window.own_rank(), path, swap);
+            if swapped.is_some() {
+                return swapped;
+            }
+        }
         let path = self.window.path(self.rank);
-        Some((self.known.part).compare_and_swap(&path, place, expected, new))
+        Some(part.compare_and_swap(&path, place, expected, new))
     }
 }
 
@@ -447,9 +498,7 @@ impl RawWindow {
     #[inline]
     pub fn flush(&self, rank: usize) -> Result<()> {
         self.known(rank)?.part.flush();
-        if self.has_unsettled() {
-            self.settle()?;
-        }
+        self.settle_any()?;
         match &self.0.watch {
             None => Ok(()),
             Some(watch) => watch.flushed(self.comm(), Some(rank)),
@@ -460,9 +509,7 @@ impl RawWindow {
     #[inline]
     pub fn flush_all(&self) -> Result<()> {
         full_fence();
-        if self.has_unsettled() {
-            self.settle()?;
-        }
+        self.settle_any()?;
         match &self.0.watch {
             None => Ok(()),
             Some(watch) => watch.flushed(self.comm(), None),

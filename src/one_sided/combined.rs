@@ -13,7 +13,7 @@ use osier_engine::error::Result;
 use osier_engine::rma::SERVED_LIMITS;
 use osier_engine::view::RawView;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Most bytes of a write that is kept. Not tuned.
@@ -44,34 +44,56 @@ impl Kept {
     }
 }
 
-/// Those of a window.
+/// What a window keeps.
+#[derive(Default)]
+struct All {
+    kept: Kept,
+    /// Threads that write what was kept.
+    writers: usize,
+    /// Room for the next, of what was written.
+    spare: Kept,
+}
+
+impl All {
+    /// Takes all, to be written by this thread.
+    fn take(&mut self) -> Option<Kept> {
+        if self.kept.runs.is_empty() {
+            return None;
+        }
+        self.writers += 1;
+        let room = std::mem::take(&mut self.spare);
+        Some(std::mem::replace(&mut self.kept, room))
+    }
+}
+
+/// Writes of a window that are kept.
 #[derive(Default)]
 pub(super) struct Combined {
+    /// Whether any are, or are written right now: changed under the lock.
     any: AtomicBool,
-    kept: Mutex<Kept>,
-    /// Threads that write what was kept.
-    writers: AtomicUsize,
+    all: Mutex<All>,
 }
 
 impl Combined {
     /// Whether anything may be kept, or be written right now.
     #[inline]
     pub fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire) || self.writers.load(Ordering::Acquire) != 0
+        self.any.load(Ordering::Acquire)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> std::sync::MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes all, to be written by this thread.
-    fn take(&self, kept: &mut Kept) -> Option<Kept> {
-        if kept.runs.is_empty() {
-            return None;
-        }
-        self.writers.fetch_add(1, Ordering::AcqRel);
-        self.any.store(false, Ordering::Release);
-        Some(std::mem::take(kept))
+    /// What was taken is written, or will never be.
+    fn written(&self, mut kept: Kept) {
+        kept.runs.clear();
+        kept.bytes.clear();
+        let mut all = self.all();
+        all.spare = kept;
+        all.writers -= 1;
+        let any = all.writers > 0 || !all.kept.runs.is_empty();
+        self.any.store(any, Ordering::Release);
     }
 }
 
@@ -100,14 +122,14 @@ impl RawWindow {
         // SAFETY: the caller's contract: one run of the host's memory.
         let data = unsafe { std::slice::from_raw_parts(at.cast_const(), bytes) };
         let combined = &self.0.combined;
-        let mut kept = combined.kept();
-        let full = kept.rank != rank || !kept.has_room(bytes);
-        let before = full.then(|| combined.take(&mut kept)).flatten();
-        kept.rank = rank;
+        let mut all = combined.all();
+        let full = all.kept.rank != rank || !all.kept.has_room(bytes);
+        let before = if full { all.take() } else { None };
+        all.kept.rank = rank;
         // Invariant 1.
-        kept.push(to.addr() as u64, data);
+        all.kept.push(to.addr() as u64, data);
         combined.any.store(true, Ordering::Release);
-        drop(kept);
+        drop(all);
         match before {
             Some(before) => self.write(before),
             None => Ok(()),
@@ -118,24 +140,23 @@ impl RawWindow {
     #[track_caller]
     pub(super) fn write_kept(&self) -> Result<()> {
         let combined = &self.0.combined;
-        let taken = combined.take(&mut combined.kept());
+        let taken = combined.all().take();
         let written = taken.map_or(Ok(()), |kept| self.write(kept));
-        if combined.writers.load(Ordering::Acquire) != 0 {
+        if combined.any() {
             let core = self.comm().core();
-            core.wait_until(|| (combined.writers.load(Ordering::Acquire) == 0).then_some(()));
+            core.wait_until(|| (combined.all().writers == 0).then_some(()));
         }
         written
     }
 
     #[track_caller]
-    fn write(&self, mut kept: Kept) -> Result<()> {
-        let combined = &self.0.combined;
-        let runs = std::mem::take(&mut kept.runs);
+    fn write(&self, kept: Kept) -> Result<()> {
         let written = self.known(kept.rank).and_then(|known| {
+            let (path, from) = (self.path(kept.rank), kept.bytes.as_ptr());
             // SAFETY: invariant 1, and the bytes of all runs.
-            unsafe { (known.part).put_runs(&self.path(kept.rank), runs, kept.bytes.as_ptr()) }
+            unsafe { (known.part).put_runs(&path, &kept.runs, from) }
         });
-        combined.writers.fetch_sub(1, Ordering::AcqRel);
+        self.0.combined.written(kept);
         written.map(|way| self.count(way))
     }
 }

@@ -189,7 +189,14 @@ impl OnDevices {
         comm.allreduce_in_place(&mut lacks, &crate::Op::Max)?;
         let far = match lacks[1] {
             0 => None,
-            _ => Some(Far::open(comm)?),
+            _ => {
+                // An owner serves others while its process holds streams. No rank leaves the call
+                // below before all have come to it.
+                if let Some(own) = &own {
+                    comm.core().devices.prepare(own.memory().context());
+                }
+                Some(Far::open(comm)?)
+            }
         };
         Ok(Self {
             is_far,
@@ -1129,8 +1136,8 @@ impl RawWindow {
         })
     }
 
-    /// Enqueues a copy between a buffer and a rank's part, both on devices, on a stream; the
-    /// event behind it, or none in a capture. The access is sound.
+    /// Enqueues a copy between a buffer on a device and a rank's part on a stream; the event behind
+    /// it, or none in a capture. The access is sound.
     pub(super) fn enqueue(
         &self,
         stream: &Stream,
@@ -1138,20 +1145,27 @@ impl RawWindow {
         rank: usize,
         (target, puts): (&RawView, bool),
     ) -> Result<Option<Event>> {
+        if target.bytes() == 0 {
+            return match stream.is_captured()? {
+                true => Ok(None),
+                false => Ok(Some(stream.record()?)),
+            };
+        }
         let there = match self.far(rank) {
-            Some(_) => Err("on a device that this rank does not reach"),
-            None => Ok(self.there(rank, target)?),
+            Some(_) => None,
+            None => self.there(rank, target)?,
         };
         let there = match there {
-            Ok(Some(There::View(there))) => there,
-            other => {
-                let whose = match other {
-                    Err(whose) => whose,
-                    Ok(None) => "on the host",
-                    Ok(Some(_)) => "in a pool of another process, which is opened for one access",
+            Some(There::View(view)) if reaches(stream, &view) => view,
+            there => {
+                // Where packed bytes go through pinned memory, and whose.
+                let staged = match &there {
+                    _ if self.far(rank).is_some() => None,
+                    None => Some(local.buffer().memory().context()),
+                    Some(There::View(view)) => Some(view.buffer().memory().context()),
+                    Some(There::Pooled(..)) => None,
                 };
-                let message = format!("an access on a stream to the part of rank {rank}, {whose}");
-                return Err(Error::new(ErrorKind::Unavailable, message));
+                return self.enqueue_by_thread(stream, local, (rank, target, puts), staged);
             }
         };
         let (from, to) = match puts {
@@ -1182,7 +1196,7 @@ impl RawWindow {
     pub(super) fn settle_enqueued(&self) -> Result<()> {
         let events = std::mem::take(&mut *self.0.enqueued.events());
         let mut events = events.into_iter();
-        self.comm().core().wait_until(|| {
+        let passed = self.comm().core().wait_until(|| {
             while let Some(event) = events.as_slice().first() {
                 match event.is_passed() {
                     Ok(true) => drop(events.next()),
@@ -1191,8 +1205,18 @@ impl RawWindow {
                 }
             }
             Some(Ok(()))
-        })
+        });
+        match self.0.streams.get() {
+            Some(Ok(streams)) => passed.and(streams.failed()),
+            _ => passed,
+        }
     }
+}
+
+/// Whether kernels of a stream use a part on a device in place.
+fn reaches(stream: &Stream, there: &Bytes) -> bool {
+    let context = there.buffer().memory().context();
+    stream.context().link(&context.id()) != Link::Apart
 }
 
 /// A change by atomics.

@@ -38,7 +38,7 @@ use crate::p2p::Request;
 use osier_datatype::{Basic, Element, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::WithThread;
-use osier_engine::rma::update::Change;
+use osier_engine::rma::update::{Change, element_from_wire, element_to_wire};
 use osier_engine::view::RawView;
 use osier_kernels::{DeviceView, Ordered};
 use std::future::Future;
@@ -105,28 +105,6 @@ struct Ask {
 
 /// Types of an element that is none.
 const NO_TYPE: u8 = u8::MAX;
-
-fn element_to_wire(element: Element) -> [u8; 2] {
-    let place = |basic: Basic| {
-        let place = Basic::ALL.iter().position(|b| *b == basic);
-        place.map_or(NO_TYPE, |place| place as u8)
-    };
-    match element {
-        Element::Basic(basic) => [place(basic), NO_TYPE],
-        Element::Pair { value, index } => [place(value), place(index)],
-    }
-}
-
-fn element_from_wire([first, second]: [u8; 2]) -> Option<Element> {
-    let basic = |w: u8| Basic::ALL.get(usize::from(w)).copied();
-    Some(match second {
-        NO_TYPE => Element::Basic(basic(first)?),
-        index => Element::Pair {
-            value: basic(first)?,
-            index: basic(index)?,
-        },
-    })
-}
 
 impl Ask {
     /// The words of `what` that are none in most: kind, change, element, operands.

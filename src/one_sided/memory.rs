@@ -5,7 +5,7 @@
 //!    dropped; nobody else gives them back.
 
 use osier_engine::error::{Error, ErrorKind, Result};
-use osier_engine::progress::core::{Core, JobTransport};
+use osier_engine::progress::core::Core;
 use osier_transports::shm::ShmRank;
 use std::any::Any;
 
@@ -40,7 +40,7 @@ unsafe impl Sync for Held {}
 impl Held {
     /// Zeroed memory that peers on this machine map, aligned to two lines.
     pub fn zeroed(core: &Core, bytes: usize) -> Result<Self> {
-        if let JobTransport::Shm(rank) = &core.transport {
+        if let Some(rank) = core.transport.shm() {
             return Ok(Self {
                 at: rank.heap_alloc(bytes.max(1), align_of::<Line>())?,
                 bytes,

@@ -14,7 +14,7 @@
 //! | `raw` | windows in bytes: made, used and given back |
 //! | `record` | what all ranks know of each other's parts |
 //! | `ring` | what kernels of a team post for ranks elsewhere |
-//! | `sparse` | values by rank, of few ranks |
+//! | `streams` | accesses on streams to parts that these do not reach |
 //! | `symmetric` | symmetric heaps |
 //! | `team` | symmetric heaps as kernels use them |
 //! | `window` | windows of elements, and their epochs |
@@ -36,7 +36,7 @@ mod raw;
 mod record;
 mod requests;
 mod ring;
-mod sparse;
+mod streams;
 mod symmetric;
 mod team;
 mod window;

@@ -28,7 +28,7 @@ use super::far::Service;
 use super::memory::Held;
 use super::record::{Record, Records, exchange, is_reached_by_all};
 use super::requests::Pool;
-use super::sparse::Sparse;
+use super::streams::Streams;
 use crate::coll::Collective;
 use crate::comm::Communicator;
 use osier_datatype::Layout;
@@ -38,10 +38,11 @@ use osier_engine::rma::ways::{WAYS, Way};
 use osier_engine::rma::{Part, Path, Place, sync_bytes};
 use osier_engine::view::View;
 use osier_kernels::DeviceSlice;
+use osier_transports::by_rank::Sparse;
 use osier_transports::{RegionKey, RegionKind};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A part that was looked into.
 pub(super) struct Known {
@@ -99,6 +100,8 @@ pub(super) struct Inner {
     /// Parts on devices, if there are any, and accesses on streams.
     pub devices: Option<OnDevices>,
     pub enqueued: Enqueued,
+    /// Makes those of them that streams do not make themselves, once there is one.
+    pub streams: OnceLock<Result<Streams>>,
     /// Accesses that are under way behind their calls.
     pub under_way: Pool,
     /// Short writes that are kept until they are flushed.
@@ -391,6 +394,7 @@ impl RawWindow {
             watch,
             devices,
             enqueued: Enqueued::default(),
+            streams: OnceLock::new(),
             under_way: Pool::default(),
             combined: Combined::default(),
             records,
@@ -417,6 +421,7 @@ impl RawWindow {
             watch: None,
             devices: devices.map(OnDevices::for_service),
             enqueued: Enqueued::default(),
+            streams: OnceLock::new(),
             under_way: Pool::default(),
             combined: Combined::default(),
             records: Records::Own(records.into()),
@@ -527,6 +532,12 @@ impl RawWindow {
     /// Its parts on devices, if any lies there.
     pub(super) fn devices(&self) -> Option<&OnDevices> {
         self.0.devices.as_ref()
+    }
+
+    /// This rank, as locks name it.
+    #[inline(always)]
+    pub(super) fn own_rank(&self) -> u32 {
+        self.0.comm.rank() as u32
     }
 
     /// The way to a rank.

@@ -91,12 +91,32 @@ impl RawWindow {
         kept
     }
 
+    /// Whether anything may be under way behind its call, besides writes that are kept.
+    #[inline]
+    fn is_under_way(&self) -> bool {
+        self.0.devices.is_some()
+            || self.0.under_way.any.load(Ordering::Acquire)
+            || self.0.streams.get().is_some()
+    }
+
     /// Whether anything may be under way behind its call.
     #[inline]
     pub(super) fn has_unsettled(&self) -> bool {
-        self.0.devices.is_some()
-            || self.0.under_way.any.load(Ordering::Acquire)
-            || self.0.combined.any()
+        self.is_under_way() || self.0.combined.any()
+    }
+
+    /// As [`RawWindow::settle`], where there may be nothing to do.
+    #[inline]
+    #[track_caller]
+    pub(super) fn settle_any(&self) -> Result<()> {
+        let written = match self.0.combined.any() {
+            true => self.write_kept(),
+            false => Ok(()),
+        };
+        match self.is_under_way() {
+            true => self.settle().and(written),
+            false => written,
+        }
     }
 
     /// Makes writes that are kept, and waits for accesses that are under way behind their calls.

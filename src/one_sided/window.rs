@@ -874,8 +874,14 @@ impl<T: Datatype> Epoch<'_, T> {
     /// complete before the epoch that it belongs to ends. `OSIER_CHECK=windows` does not see
     /// accesses on streams.
     ///
+    /// Where the stream's device does not reach the part (it lies on the host, on a device that is
+    /// not linked, in a pool of another process, or its owner serves it) a thread of this rank makes
+    /// the access when the stream has come to it, and the stream waits meanwhile. Should it fail, the
+    /// stream goes on, and the next such call or the end of the epoch returns the error. A stream
+    /// waits for 128 of them at most: a call for one more waits until one is complete.
+    ///
     /// # Errors
-    /// As [`Epoch::put`]; of kind [`ErrorKind::Unavailable`], if the part lies on the host.
+    /// As [`Epoch::put`]; of kind [`ErrorKind::System`], if such a thread cannot be started.
     #[track_caller]
     pub fn put_on<B: DeviceBuffer>(
         &self,

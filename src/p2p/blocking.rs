@@ -306,7 +306,7 @@ impl Communicator {
             .wait_on(self.lane(), |lane| match lane.probe(pattern) {
                 Some(outcome) => Some(Ok(outcome.into())),
                 None => {
-                    lane.probed = pattern.source;
+                    lane.probes(pattern.source);
                     lane.dead_source(pattern).map(Err)
                 }
             });
@@ -380,7 +380,7 @@ impl Communicator {
             .wait_on(self.lane(), |lane| match lane.matched_probe(pattern) {
                 Some(matched) => Some(Ok(Message::new(self, matched))),
                 None => {
-                    lane.probed = pattern.source;
+                    lane.probes(pattern.source);
                     lane.dead_source(pattern).map(Err)
                 }
             });

@@ -3,7 +3,7 @@
 use crate::comm::Communicator;
 use osier_datatype::Datatype;
 use osier_engine::error::Result;
-use osier_engine::progress::core::{Core, JobTransport};
+use osier_engine::progress::core::Core;
 use osier_engine::view::zeroed_vec;
 use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 use osier_transports::shm::ShmRank;
@@ -49,13 +49,13 @@ impl<T: Datatype> HeapBuffer<T> {
                 format!("{len} elements exceed the address space"),
             )
         })?;
-        let memory = match &core.transport {
-            JobTransport::Shm(rank) => Memory::Shared {
+        let memory = match core.transport.shm() {
+            Some(rank) => Memory::Shared {
                 ptr: rank.heap_alloc(bytes, align_of::<T>())?.cast(),
                 rank: rank.clone(),
                 len,
             },
-            _ => Memory::Plain(zeroed_vec(len)?),
+            None => Memory::Plain(zeroed_vec(len)?),
         };
         Ok(Self { memory })
     }

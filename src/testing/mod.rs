@@ -15,8 +15,10 @@ use crate::comm::Communicator;
 use osier_engine::check::Setting;
 use osier_engine::diagnose::threads::Inside;
 use osier_transports::Death;
+use osier_transports::net::{Card, HostMap, JobKey, NetOptions, NetRank};
 use osier_transports::shm::{Job, JobOptions};
 use osier_transports::sim::{Held, SimNet, SimOptions};
+use std::sync::Arc;
 
 /// What the ranks talk over.
 #[doc(hidden)]
@@ -26,6 +28,9 @@ pub enum Network {
     Shm,
     /// The same, with virtual ranks on this number of workers.
     Virtual(usize),
+    /// This number of hosts, with shared memory within each and TCP between them. Rank r is on
+    /// host r modulo that number. All ranks are threads of this process.
+    Hosts(usize),
     /// A simulated network with seeded delays.
     Sim(SimOptions),
     /// The same, with ranks that run in turn on one thread: a seed is a run.
@@ -38,7 +43,7 @@ impl Network {
         vec![Network::Virtual(1), Network::Virtual(2)]
     }
 
-    /// Every transport, for tests that must pass on all of them. `self` takes
+    /// Every transport within a machine, for tests that must pass on all of them. `self` takes
     /// part in each: ranks send to themselves through it.
     pub fn all() -> Vec<Network> {
         vec![
@@ -100,6 +105,7 @@ pub fn universes_checked<R: Send>(
     match network {
         Network::Shm => on_shm(n, None, None, checks, f),
         Network::Virtual(workers) => on_shm(n, Some(*workers), None, checks, f),
+        Network::Hosts(hosts) => on_hosts(*hosts, checks, n, f),
         Network::Sim(options) => on_sim(options, checks, n, f),
         Network::InTurn(options) => {
             let net = SimNet::new(SimOptions {
@@ -246,6 +252,62 @@ fn on_shm<R: Send>(
     let outcomes = on_stacks(&deal, |rank| f(&join(rank)), ended).expect("stacks and threads");
     let passed_on = |r: RankResult<R>| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     outcomes.into_iter().map(passed_on).collect()
+}
+
+fn on_hosts<R: Send>(
+    hosts: usize,
+    checks: Setting,
+    n: usize,
+    f: impl Fn(&Universe) -> R + Sync,
+) -> Vec<R> {
+    let of_ranks: Vec<u32> = (0..n).map(|rank| (rank % hosts) as u32).collect();
+    let key = JobKey::random().expect("a key");
+    let nets: Vec<NetRank> = (0..n as u32)
+        .map(|rank| {
+            let options = NetOptions {
+                setting: "127.0.0.0/8".parse().expect("a setting"),
+                ..NetOptions::new(rank, 1, key.clone())
+            };
+            let host = format!("host{}", of_ranks[rank as usize]);
+            NetRank::listen(options, &host).expect("a place on the network")
+        })
+        .collect();
+    let cards: Vec<Card> = nets.iter().map(|net| net.card().clone()).collect();
+    let cards = Arc::new(cards);
+    let jobs: Vec<Job> = (0..hosts.min(n))
+        .map(|host| {
+            let options = JobOptions {
+                ranks: of_ranks.iter().filter(|of| **of == host as u32).count(),
+                limit_bytes: None,
+            };
+            let job = Job::create(&options).expect("a job in shared memory");
+            job.set_checks(checks.bits());
+            job
+        })
+        .collect();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let crowd = (n.div_ceil(cores) as u32, (cores / n) as u32);
+    let map = |rank| {
+        let map = HostMap::new(rank as u32, &of_ranks).expect("a rank of the job");
+        map.with_cores(crowd.0, crowd.1)
+    };
+    let place = |rank: usize| {
+        let place = map(rank).place(rank as u32);
+        (&jobs[rank % hosts], place.expect("it is on its own host"))
+    };
+    let join = |rank: usize| {
+        let net = nets[rank].clone();
+        net.look_up_in(cards.clone());
+        let (job, place) = place(rank);
+        Universe::join_on_host(job, place, net, map(rank)).expect("a place in the job")
+    };
+    let ended = |rank, code| {
+        let (job, place) = place(rank);
+        job.mark_dead(place, Death::Exited(code));
+        // What a rank has leaked does not outlive its process.
+        nets[rank].kill();
+    };
+    run(0, n, join, ended, f)
 }
 
 /// Tells the others of a rank's end, however it ends.

@@ -69,6 +69,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Far::", "not public"),
     ("Service::", "not public"),
     ("Ring::", "not public"),
+    ("Streams::", "not public"),
     ("Communicator::device_window", "needs a device"),
     ("Communicator::device_window_for", "needs a device"),
     ("Communicator::symmetric_heap_on", "needs a device"),

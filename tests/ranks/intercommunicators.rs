@@ -1,6 +1,6 @@
 //! Intercommunicators.
 
-use crate::support::{Watchdog, fails, on_all, on_threads, one_fails, pattern};
+use crate::support::{Watchdog, fails, on_all, on_machine, on_threads, one_fails, pattern};
 use osier::communicators::{Comparison, SplitType};
 use osier::testing::Network;
 use osier::topology::dims_create;
@@ -118,7 +118,7 @@ fn collectives_exchange_data_between_groups() {
 
 #[test]
 fn sides_merge_split_and_shrink() {
-    on_all(6, |comm| {
+    on_machine(6, |comm| {
         let inter = halves(&comm, 2, 0);
         let low = comm.rank() < 2;
         let worlds = |c: &Communicator| c.group().world_ranks().collect::<Vec<_>>();

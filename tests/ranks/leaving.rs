@@ -1,6 +1,6 @@
 //! Ranks that finalize while others still have receives that only they could meet.
 
-use crate::support::{Watchdog, fails, on_all};
+use crate::support::{Watchdog, fails, on_machine};
 use osier::requests::{WaitSet, test_some, wait_any};
 use osier::testing::{Network, ranks_on};
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind};
@@ -206,7 +206,7 @@ fn what_a_rank_sent_before_it_finalized_is_received() {
 /// What needs a rank that has left, and cannot be cancelled, ends at once.
 #[test]
 fn sends_and_collectives_fail_when_their_peer_has_left() {
-    on_all(2, |comm| {
+    on_machine(2, |comm| {
         if comm.rank() == 1 {
             return;
         }

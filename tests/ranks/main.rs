@@ -19,6 +19,7 @@ mod deaths;
 mod foreign_code;
 mod futures;
 mod handlers;
+mod hosts;
 mod inline_schedules;
 mod intercommunicators;
 mod large;

@@ -36,8 +36,17 @@ impl Watchdog {
     }
 }
 
-/// Runs `f` on `n` ranks, on one network after the other.
+/// Runs `f` on `n` ranks, on one network after the other, and on two hosts.
 pub fn on_all(n: usize, f: impl Fn(Communicator) + Sync) {
+    let _watchdog = Watchdog::start();
+    let networks = Network::all().into_iter().chain(Network::virtual_ranks());
+    for network in networks.chain([Network::Hosts(2)]) {
+        ranks_on(&network, n, &f);
+    }
+}
+
+/// The same on one machine.
+pub fn on_machine(n: usize, f: impl Fn(Communicator) + Sync) {
     let _watchdog = Watchdog::start();
     let networks = Network::all().into_iter().chain(Network::virtual_ranks());
     for network in networks {

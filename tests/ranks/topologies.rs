@@ -1,6 +1,6 @@
 //! Grids and graphs.
 
-use crate::support::{Random, fails, on_all};
+use crate::support::{Random, fails, on_all, on_machine};
 use osier::communicators::{Resource, SplitType};
 use osier::topology::{Edges, GraphTopology, Neighbor, Topology};
 use osier::{Communicator, ErrorKind, Op};
@@ -219,7 +219,7 @@ fn sum_of(comm: &Communicator) -> u64 {
 
 #[test]
 fn parts_share_hardware() {
-    on_all(3, |comm| {
+    on_machine(3, |comm| {
         for kind in [
             SplitType::Shared,
             SplitType::HwGuided("mpi_shared_memory"),

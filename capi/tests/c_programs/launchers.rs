@@ -102,7 +102,7 @@ fn wrong_words_of_a_launcher_are_errors() {
         (0, "init", "", "it has gone"),
         (1, "get_my_kvsname", "", "it has gone"),
         (
-            1,
+            0,
             "put",
             "cmd=put_result rc=-1 msg=duplicate_key",
             "code -1 duplicate_key",
@@ -130,7 +130,7 @@ fn wrong_words_of_a_launcher_are_errors() {
             "{command}: {stderr}"
         );
     }
-    // Rank 0 asks for names of sockets.
+    // A rank that finds no other on its machine asks for the job.
     for said in [
         "cmd=get_result rc=-1 msg=key_not_found",
         "cmd=get_result rc=0 value=no-name",

@@ -490,6 +490,9 @@ impl Devices {
     /// need what a driver may make only when they are not. Costs nothing once it is done;
     /// what fails here fails again where it is used, and is told there.
     pub fn prepare(&self, context: &Context) {
+        if self.pool.has_put_off() {
+            self.pool.catch_up(context);
+        }
         let device = self.of(context);
         if device.prepared.load(Ordering::Acquire) {
             return;

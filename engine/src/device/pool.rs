@@ -13,7 +13,9 @@
 //!
 //! # Invariants
 //! 1. Slabs are no more than the limit; they stay until the rank goes, so that nothing
-//!    is registered or pinned per message.
+//!    is registered or pinned per message. While the host holds a stream none is made or
+//!    registered, if the rank has some to go on with: the driver may wait for the stream. A peer's
+//!    slots are copied meanwhile.
 //! 2. A slot belongs to one transfer until it is dropped, and is dropped only when no
 //!    kernel uses it.
 //! 3. [`Shares`] decides the most that each transfer may have and the memory kept for
@@ -29,7 +31,8 @@ pub use super::shares::Claim;
 use super::shares::Shares;
 use crate::protocol::device::LEAST_FRAGMENT_BYTES;
 use osier_kernels::{Context, DeviceError, DeviceSlice, Memory};
-use osier_transports::shm::ShmRank;
+use osier_transports::shm::{Job, ShmRank};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Least memory of a slot; others are multiples.
@@ -63,6 +66,8 @@ pub struct Pool {
     state: Mutex<State>,
     /// Slabs of peers.
     peers: Mutex<Vec<Arc<Slab>>>,
+    /// A slab was not made, or not registered, because a stream is held.
+    put_off: AtomicBool,
 }
 
 #[derive(Default)]
@@ -184,6 +189,45 @@ impl Pool {
         }
     }
 
+    /// Whether [`Pool::catch_up`] has something to do.
+    pub fn has_put_off(&self) -> bool {
+        self.put_off.load(Ordering::Relaxed)
+    }
+
+    /// Registers what was not registered while a stream was held, and makes a slab if none was
+    /// made then. What is not possible now is put off again.
+    pub fn catch_up(&self, context: &Context) {
+        if self.device.is_some()
+            || context.is_held()
+            || !self.put_off.swap(false, Ordering::Relaxed)
+        {
+            return;
+        }
+        for slab in lock(&self.peers).iter() {
+            self.reach(slab, context);
+        }
+        let mut state = lock(&self.state);
+        let slabs = state.slabs.iter();
+        let reached = slabs.filter(|slab| self.reaches(slab, context)).count();
+        if reached == state.slabs.len() {
+            let _ = self.grow(&mut state, Some(context), UNIT_BYTES, Kind::Any);
+        }
+    }
+
+    /// A slab as a device sees it, registered now unless a stream is held: `None`.
+    fn reach(&self, slab: &Slab, context: &Context) -> Option<Result<Arc<Memory>, DeviceError>> {
+        let memory = slab.memory_unless_held(context);
+        if memory.is_none() {
+            self.put_off.store(true, Ordering::Relaxed);
+        }
+        memory
+    }
+
+    fn reaches(&self, slab: &Slab, context: &Context) -> bool {
+        self.reach(slab, context)
+            .is_some_and(|memory| memory.is_ok())
+    }
+
     /// A slot of `bytes` bytes, or of fewer, but at least `least`. None: others have
     /// the rest.
     ///
@@ -259,7 +303,7 @@ impl Pool {
         let [shared, pinned] = &mut state.reserves[which];
         let mut refused = state.refused.clone();
         if let (None, Some(rank), None) = (&shared, &self.rank, &refused) {
-            match Slab::shared(rank, RESERVE_BYTES, None) {
+            match Slab::shared(rank, RESERVE_BYTES) {
                 Ok(fresh) => *shared = Some(Arc::new(fresh)),
                 Err(why) => refused = Some(why),
             }
@@ -293,7 +337,7 @@ impl Pool {
             return Ok(None);
         }
         let found = |slab: &Arc<Slab>| {
-            let reached = context.is_none_or(|context| slab.memory(context).is_ok());
+            let reached = context.is_none_or(|context| self.reaches(slab, context));
             let fits = reached && (slab.backing.is_shared() || kind == Kind::Any);
             let start = fits.then(|| slab.take(bytes)).flatten()?;
             Some((slab.clone(), start))
@@ -302,6 +346,10 @@ impl Pool {
             let Some(slab) = self.grow(state, context, bytes, kind)? else {
                 return Ok(None);
             };
+            // A stream may be held since.
+            if context.is_some_and(|context| !self.reaches(&slab, context)) {
+                return Ok(None);
+            }
             Ok(slab.take(bytes).map(|start| (slab, start)))
         };
         let taken = match state.slabs.iter().find_map(found) {
@@ -337,12 +385,22 @@ impl Pool {
         if bytes > left {
             return Ok(None);
         }
+        // There is some to go on with, which comes back.
+        let prepared =
+            !state.slabs.is_empty() || state.reserves.iter().flatten().any(Option::is_some);
+        if prepared && context.is_some_and(Context::is_held) {
+            self.put_off.store(true, Ordering::Relaxed);
+            return Ok(None);
+        }
         // All of it that a slab has room for, in whole granules where it can be.
         let size = SLAB_BYTES.min(left).max(bytes);
         let mut slab = None;
         if let (Some(rank), None) = (&self.rank, &state.refused) {
-            match Slab::shared(rank, size, context) {
-                Ok(fresh) => slab = Some(fresh),
+            match Slab::shared(rank, size) {
+                Ok(fresh) => match context.and_then(|context| self.reach(&fresh, context)) {
+                    Some(Err(why)) => state.refused = Some(why),
+                    _ => slab = Some(fresh),
+                },
                 Err(why) => state.refused = Some(why),
             }
         }
@@ -424,19 +482,11 @@ impl Slab {
         }
     }
 
-    /// Fresh shared memory, registered where a device is to use it.
-    fn shared(
-        rank: &ShmRank,
-        bytes: usize,
-        context: Option<&Context>,
-    ) -> Result<Slab, DeviceError> {
+    /// Fresh shared memory.
+    fn shared(rank: &ShmRank, bytes: usize) -> Result<Slab, DeviceError> {
         let full = |e: osier_transports::TransportError| DeviceError::Unavailable(e.to_string());
         let (at, host) = rank.reserve_shared(bytes as u64).map_err(full)?;
-        let slab = Slab::new(host, bytes, Backing::Shared(rank.clone(), at));
-        if let Some(context) = context {
-            slab.memory(context)?;
-        }
-        Ok(slab)
+        Ok(Slab::new(host, bytes, Backing::Shared(rank.clone(), at)))
     }
 
     fn pinned(context: &Context, bytes: usize) -> Result<Slab, DeviceError> {
@@ -464,14 +514,34 @@ impl Slab {
     /// As a device sees it; registered by the first that asks.
     fn memory(&self, context: &Context) -> Result<Arc<Memory>, DeviceError> {
         let register = || {
-            let Backing::Shared(rank, _) = &self.backing else {
-                return Err(DeviceError::Unavailable("a slab without memory".into()));
-            };
-            let owner = Arc::new(rank.job().clone());
+            let owner = self.owner()?;
             // SAFETY: invariant 4: the job, which keeps the arena mapped, is the owner.
             unsafe { Memory::registered(context, self.host, self.bytes, owner) }
         };
         self.memory.get_or_init(register).clone()
+    }
+
+    /// As [`Slab::memory`], but `None` where it is not registered and a stream is held.
+    fn memory_unless_held(&self, context: &Context) -> Option<Result<Arc<Memory>, DeviceError>> {
+        if let Some(memory) = self.memory.get() {
+            return Some(memory.clone());
+        }
+        let registered = self.owner().and_then(|owner| {
+            let (host, bytes) = (self.host, self.bytes);
+            // SAFETY: invariant 4: the job, which keeps the arena mapped, is the owner.
+            unsafe { Memory::registered_unless_held(context, host, bytes, owner) }
+        });
+        let registered = registered.transpose()?;
+        // Another thread has got the same.
+        Some(self.memory.get_or_init(|| registered).clone())
+    }
+
+    /// What keeps memory mapped that ranks share.
+    fn owner(&self) -> Result<Arc<Job>, DeviceError> {
+        match &self.backing {
+            Backing::Shared(rank, _) => Ok(Arc::new(rank.job().clone())),
+            _ => Err(DeviceError::Unavailable("a slab without memory".into())),
+        }
     }
 
     /// First byte of free units, which are taken now.
@@ -678,16 +748,25 @@ impl Handed {
         }
     }
 
-    /// Its first bytes as a device sees them.
-    pub fn on_device(
-        &self,
-        context: &Context,
-        bytes: usize,
-    ) -> Result<DeviceSlice<u8>, DeviceError> {
-        let memory = match &self.memory {
-            Lies::Host(slab) => slab.memory(context)?,
-            Lies::Device(memory) => memory.clone(),
+    /// Its first bytes, where it lies on a device.
+    pub fn on_peers_device(&self, bytes: usize) -> Option<Result<DeviceSlice<u8>, DeviceError>> {
+        match &self.memory {
+            Lies::Host(_) => None,
+            Lies::Device(memory) => Some(self.part(memory.clone(), bytes)),
+        }
+    }
+
+    /// Its first bytes as a device sees them, where it lies on the host. None: the device does not
+    /// reach it, or would have to register it first while a stream is held ([`Pool::catch_up`]).
+    pub fn on_host(&self, pool: &Pool, context: &Context, bytes: usize) -> Option<DeviceSlice<u8>> {
+        let Lies::Host(slab) = &self.memory else {
+            return None;
         };
+        let memory = pool.reach(slab, context)?.ok()?;
+        self.part(memory, bytes).ok()
+    }
+
+    fn part(&self, memory: Arc<Memory>, bytes: usize) -> Result<DeviceSlice<u8>, DeviceError> {
         DeviceSlice::of(memory)?.slice(self.start..self.start + bytes)
     }
 }

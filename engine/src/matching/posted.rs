@@ -366,6 +366,12 @@ impl PostedQueue {
         })
     }
 
+    /// Whether any receive takes messages of any source.
+    pub fn takes_from_any(&self) -> bool {
+        let mut posted = self.slab.nodes().iter().filter(|node| node.order != FREE);
+        posted.any(|node| !matches!(node.class(), EXACT | BY_SOURCE))
+    }
+
     /// Removes the receives that only `source` can satisfy, for a peer that
     /// died, and returns their items in posting order. Receives from any source
     /// stay.

@@ -338,17 +338,17 @@ impl Lane {
 
     /// Whether a member has ended.
     pub fn has_ended(&self, rank: u32) -> bool {
-        let state = self.port.peers.get(rank as usize);
-        state.is_some_and(|state| state.dead.is_some())
+        let peers = &self.port.peers;
+        (rank as usize) < peers.len() && peers[rank as usize].dead.is_some()
     }
 
     /// The rank in the job of a member that has ended, if any has.
     pub fn an_ended_rank(&self) -> Option<u32> {
-        let mut members = self.port.peers.iter().zip(self.port.members.iter());
-        let ended = self
-            .any_ended()
-            .then(|| members.find(|(state, _)| state.dead.is_some()));
-        ended.flatten().map(|(_, rank)| *rank)
+        if !self.any_ended() {
+            return None;
+        }
+        let ended = self.port.peers.those(|state| state.dead.is_some());
+        self.world_rank(*ended.first()?)
     }
 
     /// Whether any member has ended.

@@ -124,9 +124,7 @@ impl Port {
 impl Lane {
     /// Has everything checked from here on; before the first message.
     pub fn check_with(&mut self, checks: Checks) {
-        for peer in &mut self.port.peers {
-            peer.blocked = true;
-        }
+        self.port.peers.block();
         self.port.check = Some(Box::new(LaneCheck {
             checks,
             received: HashMap::new(),

@@ -33,6 +33,9 @@ use crate::error::{Error, ErrorKind};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
 use crate::wire;
 
+/// Members of a communicator of whom each is asked where any is waited for.
+const MOST_ASKED: usize = 256;
+
 /// How a peer left a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
@@ -225,7 +228,7 @@ impl Lane {
     }
 
     /// Sends something to each peer that is waited for, so that the transport
-    /// learns of its end.
+    /// learns of its end. Who waits for any of some ranks on other hosts asks each.
     fn ask_awaited(&mut self) {
         let mut any = false;
         for peer in self.posted.sources().chain(self.probed) {
@@ -234,14 +237,22 @@ impl Lane {
                 (state.asked, state.to_ask, any) = (true, true, true);
             }
         }
+        if (self.posted.takes_from_any() || self.probes_any) && self.port.peers.len() <= MOST_ASKED
+        {
+            for peer in 0..self.port.peers.len() as u32 {
+                let asked = self.port.peers[peer as usize].asked;
+                if !asked && peer != self.port.own && self.port.links.is_told_late(peer) {
+                    let state = &mut self.port.peers[peer as usize];
+                    (state.asked, state.to_ask, any) = (true, true, true);
+                }
+            }
+        }
         if !any {
             return;
         }
-        for peer in 0..self.port.peers.len() {
-            if std::mem::take(&mut self.port.peers[peer].to_ask) {
-                self.port
-                    .control(peer as u32, wire::head(wire::CREDIT, 0, 0, 0));
-            }
+        for peer in self.port.peers.those(|state| state.to_ask) {
+            self.port.peers[peer as usize].to_ask = false;
+            self.port.control(peer, wire::head(wire::CREDIT, 0, 0, 0));
         }
     }
 

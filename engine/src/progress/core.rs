@@ -29,6 +29,7 @@ use crate::diagnose::waits::{Asked, EndedBy, Waits, Watch};
 use crate::diagnose::watch::Watcher;
 use crate::protocol::select::Selection;
 use crate::trace::Tracer;
+use osier_transports::net::{HostMap, NetRank};
 use osier_transports::shm::{ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
 use osier_transports::{Death, full_fence};
@@ -45,6 +46,57 @@ pub enum JobTransport {
     Alone,
     Shm(ShmRank),
     Sim(SimNet, u32),
+    /// A job on several hosts.
+    Hosts(OnHosts),
+}
+
+/// A rank of a job on several hosts.
+pub struct OnHosts {
+    /// In the segment of its host.
+    pub shm: ShmRank,
+    /// On the network.
+    pub net: NetRank,
+    /// Which rank is where.
+    pub map: HostMap,
+}
+
+impl JobTransport {
+    /// The rank in the segment of its host, if there is one.
+    #[inline]
+    pub fn shm(&self) -> Option<&ShmRank> {
+        match self {
+            JobTransport::Shm(rank) => Some(rank),
+            JobTransport::Hosts(hosts) => Some(&hosts.shm),
+            JobTransport::Alone | JobTransport::Sim(..) => None,
+        }
+    }
+
+    /// The place of a rank of the job in that segment; none if it is elsewhere.
+    #[inline]
+    pub fn place(&self, rank: u32) -> Option<usize> {
+        match self {
+            JobTransport::Shm(_) => Some(rank as usize),
+            JobTransport::Hosts(hosts) => hosts.map.place(rank),
+            JobTransport::Alone | JobTransport::Sim(..) => None,
+        }
+    }
+
+    /// The number of this rank's host in the job; 0 where there is one.
+    pub fn host(&self) -> u32 {
+        match self {
+            JobTransport::Hosts(hosts) => hosts.map.own(),
+            _ => 0,
+        }
+    }
+
+    /// The rank on the network, if other hosts are reached.
+    #[inline]
+    pub fn net(&self) -> Option<&NetRank> {
+        match self {
+            JobTransport::Hosts(hosts) => Some(&hosts.net),
+            _ => None,
+        }
+    }
 }
 
 /// Of the thread that makes progress for futures and streams.
@@ -158,29 +210,24 @@ impl Core {
         trace: Option<Arc<Tracer>>,
         checks: Setting,
     ) -> Arc<Self> {
-        let abort: Box<dyn Fn(i32) + Send + Sync> = match &transport {
-            JobTransport::Shm(r) => {
+        let abort: Box<dyn Fn(i32) + Send + Sync> = match transport.shm() {
+            Some(r) => {
                 // Not the rank: `Checks` may outlive it, and it finalizes when its last
                 // user is gone.
                 let job = r.job().clone();
                 Box::new(move |code| job.abort(code))
             }
-            JobTransport::Alone | JobTransport::Sim(..) => Box::new(|_| {}),
+            None => Box::new(|_| {}),
         };
-        let waits = match &transport {
-            JobTransport::Shm(r) => {
+        let waits = match transport.shm() {
+            Some(r) => {
                 let own = r.clone();
                 Waits::new(r.job().id(), Box::new(move |words| own.publish(words)))
             }
             // Nobody else could read it.
-            JobTransport::Alone | JobTransport::Sim(..) => {
-                Waits::new(monotonic_ns(), Box::new(|_| {}))
-            }
+            None => Waits::new(monotonic_ns(), Box::new(|_| {})),
         };
-        let shared = match &transport {
-            JobTransport::Shm(r) => Some(r.clone()),
-            JobTransport::Alone | JobTransport::Sim(..) => None,
-        };
+        let shared = transport.shm().cloned();
         let delayed = matches!(&transport, JobTransport::Shm(r) if r.job().delay().is_some());
         let devices = Devices::new(shared, selection.costs());
         Arc::new(Self {
@@ -221,13 +268,23 @@ impl Core {
 
     /// Ends the job: this process, and by the launcher's hand the others.
     pub fn abort(&self, code: i32) -> ! {
-        if let JobTransport::Shm(r) = &self.transport {
+        if let Some(r) = self.transport.shm() {
             r.job().abort(code);
         }
         if let Some(launcher) = self.launcher.get() {
             launcher.abort(code);
         }
         std::process::exit(code)
+    }
+
+    /// A list of members: that of a lane which has the same, if one does.
+    pub fn shared_members(&self, members: Vec<u32>) -> Arc<[u32]> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let same = lanes.iter().find(|listed| *listed.members == *members);
+        match same {
+            Some(listed) => listed.members.clone(),
+            None => members.into(),
+        }
     }
 
     pub fn add_lane(&self, lane: &Arc<LaneCell>, members: Arc<[u32]>, session: Option<usize>) {
@@ -267,6 +324,7 @@ impl Core {
             JobTransport::Alone => 0,
             JobTransport::Shm(r) => u64::from(r.job().death_epoch()),
             JobTransport::Sim(net, _) => net.death_epoch(),
+            JobTransport::Hosts(on) => u64::from(on.shm.job().death_epoch()) + on.net.death_epoch(),
         }
     }
 
@@ -276,6 +334,10 @@ impl Core {
             JobTransport::Shm(r) => r.job().death(rank as usize),
             JobTransport::Sim(net, _) if net.has_finalized(rank) => Some(Death::Finalized),
             JobTransport::Sim(net, _) => net.is_dead(rank).then_some(Death::Signaled(9)),
+            JobTransport::Hosts(on) => match on.map.place(rank) {
+                Some(place) => on.shm.job().death(place),
+                None => on.net.death(rank),
+            },
         }
     }
 
@@ -305,7 +367,8 @@ impl Core {
     pub fn check_deaths(&self) {
         let epoch = self.death_epoch();
         let news = epoch != self.seen_deaths.load(Ordering::Relaxed);
-        if news || self.delayed && self.deaths_wait.load(Ordering::Relaxed) {
+        let may_wait = self.delayed || self.transport.net().is_some();
+        if news || may_wait && self.deaths_wait.load(Ordering::Relaxed) {
             self.spread_deaths(epoch);
         }
     }
@@ -348,7 +411,7 @@ impl Core {
     /// Looks for the ends of other ranks' processes from now on, for a job whose launcher
     /// records none.
     pub fn watch_processes(&self) {
-        if let JobTransport::Shm(rank) = &self.transport {
+        if let Some(rank) = self.transport.shm() {
             rank.watch_processes();
         }
     }
@@ -372,6 +435,12 @@ impl Core {
                 others.for_each(|rank| r.job().wake(*rank as usize));
             }
             JobTransport::Sim(net, _) => net.notify(),
+            // Those of other hosts look at no memory of this one.
+            JobTransport::Hosts(on) => {
+                let others = ranks.iter().filter(|rank| **rank != self.rank);
+                let places = others.filter_map(|rank| on.map.place(*rank));
+                places.for_each(|place| on.shm.job().wake(place));
+            }
             JobTransport::Alone => {}
         }
     }
@@ -382,6 +451,7 @@ impl Core {
         lock(&self.bed).events += 1;
         match &self.transport {
             JobTransport::Shm(r) => r.wake(),
+            JobTransport::Hosts(on) => on.shm.wake(),
             JobTransport::Sim(net, _) => net.notify(),
             JobTransport::Alone => {}
         }
@@ -406,7 +476,7 @@ impl Core {
     #[inline]
     pub fn serve(&self) -> bool {
         self.served.serve(|| {
-            if let JobTransport::Shm(r) = &self.transport {
+            if let Some(r) = self.transport.shm() {
                 r.count_malformed();
             }
         })
@@ -606,7 +676,10 @@ impl Core {
     /// The rank leaves its job in order. Others learn of it once nothing of it is left in this
     /// process, or the process has ended.
     pub fn finalize(&self) {
-        if let JobTransport::Shm(r) = &self.transport {
+        if let Some(net) = self.transport.net() {
+            net.finalize();
+        }
+        if let Some(r) = self.transport.shm() {
             r.finalize();
         }
     }

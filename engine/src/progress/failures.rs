@@ -18,8 +18,9 @@
 use super::arrival::Arrival;
 use super::closing::Left;
 use super::lane::Lane;
+use super::links::Links;
 use super::op::Op;
-use super::peer::Target;
+use super::peer::{PeerState, Target};
 use super::protocols::{device_get, host_staged};
 use crate::error::{Error, ErrorKind};
 use crate::exec::executor::Gone;
@@ -165,27 +166,22 @@ impl Lane {
         if self.unacknowledged == 0 && !nobody_lives {
             return None;
         }
-        let mut failed = self.failed().filter(|(p, _)| {
-            let peer = &self.port.peers[*p as usize];
-            nobody_lives || !peer.acknowledged
-        });
-        failed.next()
+        let mut failed = self.failed().into_iter();
+        let of = |peer: u32| &self.port.peers[peer as usize];
+        let named = failed.find(|peer| nobody_lives || !of(*peer).acknowledged)?;
+        of(named).dead.map(|how| (named, how))
     }
 
-    fn failed(&self) -> impl Iterator<Item = (u32, Death)> {
-        self.port
-            .peers
-            .iter()
-            .enumerate()
-            .filter_map(|(peer, state)| {
-                let how = state.dead.filter(|how| how.is_failure())?;
-                Some((peer as u32, how))
-            })
+    fn failed(&self) -> Vec<u32> {
+        self.port.peers.those(PeerState::has_failed)
     }
 
     /// Peers that have failed.
     pub fn failed_peers(&self) -> Vec<usize> {
-        self.failed().map(|(peer, _)| peer as usize).collect()
+        self.failed()
+            .into_iter()
+            .map(|peer| peer as usize)
+            .collect()
     }
 
     /// Makes receives from any source continue without the peers that have failed so far;
@@ -206,6 +202,16 @@ impl Lane {
         {
             self.unexpected.remove(key);
         }
+    }
+}
+
+/// The error of what needs a rank that has ended, with what the transport to it knows besides.
+#[cold]
+pub(crate) fn ended_over(links: &Links, what: &str, peer: u32, how: Death) -> Error {
+    let e = ended(what, peer, how);
+    match links.why(peer) {
+        None => e,
+        Some(why) => Error::new(e.kind(), format!("{what}: rank {peer} {how}: {why}")),
     }
 }
 

@@ -190,6 +190,11 @@ impl Lane {
 
     /// What is still there.
     pub fn leftovers(&self) -> Leftovers {
+        let (mut queued, mut incoming) = (0, 0);
+        self.port.peers.each(|_, peer| {
+            queued += peer.control.len() + peer.starts.len() + peer.streams.len();
+            incoming += peer.incoming.len();
+        });
         Leftovers {
             operations: self.port.ops.len() + self.posted.in_window(),
             posted: self.posted.len(),
@@ -197,13 +202,8 @@ impl Lane {
             arrivals: self.arrivals.len(),
             pulls: self.get.len(),
             busy: self.port.busy.len(),
-            queued: self
-                .port
-                .peers
-                .iter()
-                .map(|p| p.control.len() + p.starts.len() + p.streams.len())
-                .sum(),
-            incoming: self.port.peers.iter().map(|p| p.incoming.len()).sum(),
+            queued,
+            incoming,
         }
     }
 

@@ -74,7 +74,9 @@ pub struct Lane {
     /// How long a thread that waits here leaves the peer alone.
     backoff: Backoff,
     /// The source that a thread probes for.
-    pub probed: Option<u32>,
+    pub(crate) probed: Option<u32>,
+    /// It probes for messages of any source.
+    pub(crate) probes_any: bool,
     spare: Vec<Vec<u8>>,
     idle_polls: u32,
     /// Whether receives look for their messages before they are posted.
@@ -107,10 +109,7 @@ impl Lane {
     /// whatever either chooses by.
     pub fn use_selection(&mut self, selection: Arc<Selection>) {
         let Port { peers, links, .. } = &mut self.port;
-        let chosen = links.selections(&selection);
-        for (peer, state) in (0u32..).zip(peers) {
-            state.select_by(chosen(peer), links.max_payload(peer));
-        }
+        peers.select_by(links, &selection);
     }
 
     pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
@@ -128,6 +127,7 @@ impl Lane {
             moved: 0,
             backoff: Backoff::default(),
             probed: None,
+            probes_any: false,
             spare: Vec::new(),
             idle_polls: 0,
             early_look: EarlyLook::default(),
@@ -293,6 +293,12 @@ impl Lane {
                     .get(h)
                     .is_some_and(|op| op.is_send() && !op.is_done())
             })
+    }
+
+    /// A thread waits for a message of a source, or of any, without a receive.
+    pub fn probes(&mut self, source: Option<u32>) {
+        self.probed = source;
+        self.probes_any = source.is_none();
     }
 
     /// Whether runs are in flight.

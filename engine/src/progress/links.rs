@@ -1,9 +1,10 @@
-//! The endpoints of one lane: itself, and one transport for all others.
+//! The endpoints of one lane: itself, and what reaches the others.
 //!
 //! # Invariants
 //! 1. Whoever calls an unsafe function here keeps the contract of the endpoint's function
 //!    of that name, to which peer, memory and length go as they are.
 
+use super::hosts::{self, Hosts};
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use crate::protocol::select::Selection;
@@ -19,6 +20,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The transport that reaches the other members.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the usual one is the large one, and on the way of each message"
+)]
 pub enum Remote {
     /// There are no others.
     None,
@@ -26,6 +31,31 @@ pub enum Remote {
     Sim(SimEndpoint),
     /// Shared memory whose messages from other processes are visible later.
     Delayed(Box<Delayed<ShmEndpoint>>),
+    /// Members on several hosts.
+    Hosts(Box<Hosts>),
+}
+
+/// Selections by which protocols to peers are chosen.
+pub struct Selections {
+    near: Arc<Selection>,
+    /// To peers of other processes, if these are delayed; to those on other hosts, if there are
+    /// any. Else the same as that of near ones.
+    pub far: Arc<Selection>,
+}
+
+impl Selections {
+    /// Whether protocols to a peer are not chosen as to those of other processes.
+    pub fn differs(&self, links: &Links, peer: Peer) -> bool {
+        !Arc::ptr_eq(&self.near, &self.far) && links.is_near(peer)
+    }
+
+    /// That of a peer.
+    pub fn to(&self, links: &Links, peer: Peer) -> &Arc<Selection> {
+        match self.differs(links, peer) {
+            true => &self.near,
+            false => &self.far,
+        }
+    }
 }
 
 pub struct Links {
@@ -55,6 +85,7 @@ macro_rules! to_peer {
                 Remote::Shm($e) => $call,
                 Remote::Sim($e) => $call,
                 Remote::Delayed($e) => $call,
+                Remote::Hosts($e) => $call,
                 Remote::None => $none,
             }
         }
@@ -83,6 +114,9 @@ impl Links {
         match &self.remote {
             // Nothing delays it.
             Remote::Delayed(e) if e.sharing(peer).process => e.below().capabilities().transport,
+            Remote::Hosts(e) if e.is_near(peer) => {
+                e.near_capabilities().map_or("none", |c| c.transport)
+            }
             _ => self.capabilities().map_or("none", |c| c.transport),
         }
     }
@@ -94,28 +128,47 @@ impl Links {
             Remote::Shm(e) => Some(e.capabilities()),
             Remote::Sim(e) => Some(e.capabilities()),
             Remote::Delayed(e) => Some(e.capabilities()),
+            Remote::Hosts(e) => Some(e.capabilities()),
         }
     }
 
-    /// By which selection protocols to each peer are chosen: that of the machine, or where what
-    /// a peer posts is delayed, one that knows of it.
-    pub fn selections(&self, selection: &Arc<Selection>) -> impl Fn(Peer) -> Arc<Selection> {
-        let later_ns = match &self.remote {
-            Remote::Delayed(e) => e.delay().latency_ns,
-            _ => 0,
-        };
-        let later = (later_ns > 0).then(|| Arc::new(selection.later(later_ns)));
-        move |peer| match &later {
-            Some(later) if !self.sharing(peer).process => later.clone(),
+    /// By which selection protocols are chosen: that of the machine, or where what a peer posts is
+    /// delayed, one that knows of it.
+    pub fn selections(&self, selection: &Arc<Selection>) -> Selections {
+        let far = match &self.remote {
+            Remote::Delayed(e) if e.delay().latency_ns > 0 => {
+                Arc::new(selection.later(e.delay().latency_ns))
+            }
+            Remote::Hosts(_) => Arc::new(selection.over_network()),
             _ => selection.clone(),
+        };
+        let near = selection.clone();
+        Selections { near, far }
+    }
+
+    /// Whether a peer is near, where others are delayed or on other hosts.
+    fn is_near(&self, peer: Peer) -> bool {
+        match &self.remote {
+            Remote::Hosts(e) => peer == self.own || e.is_near(peer),
+            _ => self.sharing(peer).process,
         }
+    }
+
+    /// Whether the end of a peer is not told before something was sent to it.
+    pub fn is_told_late(&self, peer: Peer) -> bool {
+        matches!(&self.remote, Remote::Hosts(e) if peer != self.own && !e.is_near(peer))
     }
 
     /// Largest payload of one message to a peer.
     pub fn max_payload(&self, peer: Peer) -> usize {
-        if peer == self.own {
-            return self.loopback.capabilities().max_payload_bytes;
+        match peer == self.own {
+            true => self.loopback.capabilities().max_payload_bytes,
+            false => self.max_payload_of_others(),
         }
+    }
+
+    /// Largest payload of one message to another rank.
+    pub fn max_payload_of_others(&self) -> usize {
         self.capabilities().map_or(0, |c| c.max_payload_bytes)
     }
 
@@ -136,6 +189,7 @@ impl Links {
             Remote::Shm(e) => e.post_with(peer, head, bytes, fill),
             Remote::Sim(e) => e.post_with(peer, head, bytes, fill),
             Remote::Delayed(e) => e.post_with(peer, head, bytes, fill),
+            Remote::Hosts(e) => e.post_with(peer, head, bytes, fill),
             Remote::None => Err(PostError::Failed(nobody())),
         };
         #[cfg(debug_assertions)]
@@ -160,6 +214,13 @@ impl Links {
                 let (head, data) = short(kind, arg, data);
                 e.post(peer, head, &data[..bytes.min(8)]).is_ok()
             }
+            Remote::Hosts(e) if peer != self.own => match e.near(peer) {
+                Some((near, peer)) => near.post_short(peer, kind, arg, data, bytes),
+                None => {
+                    let (head, data) = short(kind, arg, data);
+                    e.post(peer, head, &data[..bytes.min(8)]).is_ok()
+                }
+            },
             _ => false,
         }
     }
@@ -173,6 +234,7 @@ impl Links {
             Remote::Shm(e) => e.poll(),
             Remote::Sim(e) => e.poll(),
             Remote::Delayed(e) => e.poll(),
+            Remote::Hosts(e) => e.poll(),
             Remote::None => None,
         }
     }
@@ -180,7 +242,11 @@ impl Links {
     /// Whether a peer reads a long message while it is written.
     #[inline]
     pub fn has_parts(&self, peer: Peer) -> bool {
-        peer != self.own && matches!(&self.remote, Remote::Shm(_))
+        match &self.remote {
+            Remote::Shm(_) => peer != self.own,
+            Remote::Hosts(e) => peer != self.own && e.is_near(peer),
+            _ => false,
+        }
     }
 
     /// Posts a message of which the peer reads one part while the next is written: `fill`
@@ -193,12 +259,18 @@ impl Links {
         bytes: usize,
         fill: impl FnMut(Range<usize>, *mut u8),
     ) -> bool {
-        let Remote::Shm(e) = &mut self.remote else {
-            return false;
+        let (e, peer) = match &mut self.remote {
+            _ if peer == self.own => return false,
+            Remote::Shm(e) => (e, peer),
+            Remote::Hosts(e) => match e.near(peer) {
+                Some(near) => near,
+                None => return false,
+            },
+            _ => return false,
         };
         #[cfg(debug_assertions)]
         steps::at(Phase::Posts, head.kind);
-        let posted = peer != self.own && e.post_parts(peer, head, bytes, fill);
+        let posted = e.post_parts(peer, head, bytes, fill);
         #[cfg(debug_assertions)]
         if posted {
             steps::at(Phase::Posted, head.kind);
@@ -220,6 +292,10 @@ impl Links {
     ) -> Option<usize> {
         match &mut self.remote {
             Remote::Shm(e) if peer != self.own => e.take_next(peer, kind, arg, room, copy),
+            Remote::Hosts(e) if peer != self.own => {
+                let (near, peer) = e.near(peer)?;
+                near.take_next(peer, kind, arg, room, copy)
+            }
             _ => None,
         }
     }
@@ -240,6 +316,7 @@ impl Links {
             Remote::Shm(e) => e.release(message),
             Remote::Sim(e) => e.release(message),
             Remote::Delayed(e) => e.release(message),
+            Remote::Hosts(e) => e.release(message),
             Remote::None => {}
         }
     }
@@ -289,6 +366,8 @@ impl Links {
             // SAFETY: invariant 1.
             Remote::Delayed(e) => unsafe { e.export_window(ptr, bytes) },
             // SAFETY: invariant 1.
+            Remote::Hosts(e) => unsafe { e.export_window(ptr, bytes) },
+            // SAFETY: invariant 1.
             Remote::None => unsafe { self.loopback.export_window(ptr, bytes) },
         }
     }
@@ -337,6 +416,7 @@ impl Links {
             Remote::Shm(e) => e.sharing(peer),
             Remote::Sim(e) => e.sharing(peer),
             Remote::Delayed(e) => e.sharing(peer),
+            Remote::Hosts(e) => e.sharing(peer),
             Remote::None => Sharing::simulated(false),
         }
     }
@@ -347,7 +427,7 @@ impl Links {
     pub fn collective(&mut self, of: u32) -> Result<Option<&mut Collective>, TransportError> {
         match &mut self.remote {
             Remote::Shm(e) => e.collective(of),
-            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => Ok(None),
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::Hosts(_) | Remote::None => Ok(None),
         }
     }
 
@@ -363,7 +443,7 @@ impl Links {
     pub fn opened_collective(&self) -> Option<&Collective> {
         match &self.remote {
             Remote::Shm(e) => e.opened_collective(),
-            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => None,
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::Hosts(_) | Remote::None => None,
         }
     }
 
@@ -385,7 +465,7 @@ impl Links {
     pub fn place_of(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
         match &self.remote {
             Remote::Shm(e) => e.place_of(ptr, bytes),
-            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => None,
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::Hosts(_) | Remote::None => None,
         }
     }
 
@@ -394,7 +474,7 @@ impl Links {
     pub fn lends(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
         match &self.remote {
             Remote::Shm(e) => e.lends(ptr, bytes),
-            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => None,
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::Hosts(_) | Remote::None => None,
         }
     }
 
@@ -411,7 +491,7 @@ impl Links {
     ) -> Result<PeerMemory, TransportError> {
         match &self.remote {
             Remote::Shm(e) => e.peer_memory(peer, place, bytes),
-            Remote::Sim(_) | Remote::Delayed(_) | Remote::None => Err(nobody()),
+            Remote::Sim(_) | Remote::Delayed(_) | Remote::Hosts(_) | Remote::None => Err(nobody()),
         }
     }
 
@@ -422,6 +502,11 @@ impl Links {
             && let Remote::Sim(e) = &self.remote
         {
             e.net().unexport(key);
+        }
+        if hosts::is_kept(key)
+            && let Remote::Hosts(e) = &self.remote
+        {
+            e.unexport(key);
         }
     }
 
@@ -476,6 +561,7 @@ impl Links {
         match &mut self.remote {
             Remote::Sim(e) => e.poll_completion(),
             Remote::Delayed(e) => e.poll_completion(),
+            Remote::Hosts(e) => e.poll_completion(),
             Remote::Shm(e) => e.poll_completion(),
             Remote::None => None,
         }
@@ -488,7 +574,17 @@ impl Links {
             Remote::Shm(e) if peer != self.own => e.closed(peer),
             Remote::Sim(e) if peer != self.own => e.closed(peer),
             Remote::Delayed(e) if peer != self.own => e.below().closed(peer) && !e.is_awaited(peer),
+            Remote::Hosts(e) if peer != self.own => e.closed(peer),
             _ => false,
+        }
+    }
+
+    /// Why a peer cannot be reached any more, where the transport knows more than how it ended.
+    #[cold]
+    pub fn why(&self, peer: Peer) -> Option<String> {
+        match &self.remote {
+            Remote::Hosts(e) if peer != self.own => e.why(peer),
+            _ => None,
         }
     }
 
@@ -496,6 +592,7 @@ impl Links {
     pub fn is_awaited(&mut self, peer: Peer) -> bool {
         match &mut self.remote {
             Remote::Delayed(e) if peer != self.own => e.is_awaited(peer),
+            Remote::Hosts(e) if peer != self.own => e.is_awaited(peer),
             _ => false,
         }
     }
@@ -514,6 +611,7 @@ impl Links {
         match &mut self.remote {
             Remote::Shm(e) => e.overwritten(),
             Remote::Delayed(e) => e.below_mut().overwritten(),
+            Remote::Hosts(e) => e.overwritten(),
             _ => None,
         }
     }
@@ -525,6 +623,11 @@ impl Links {
         match &mut self.remote {
             Remote::Shm(e) if peer != self.own => e.cut_off(peer),
             Remote::Delayed(e) if peer != self.own => e.below_mut().cut_off(peer),
+            Remote::Hosts(e) => {
+                if let Some((near, peer)) = e.near(peer) {
+                    near.cut_off(peer);
+                }
+            }
             _ => {}
         }
     }
@@ -535,6 +638,7 @@ impl Links {
             Remote::Shm(e) => e.malformed(),
             Remote::Sim(e) => e.malformed(),
             Remote::Delayed(e) => e.malformed(),
+            Remote::Hosts(e) => e.malformed(),
             Remote::None => 0,
         }
     }

@@ -20,6 +20,7 @@ mod early_look;
 pub mod edges;
 pub mod enqueued;
 mod failures;
+pub mod hosts;
 pub mod in_segment;
 pub mod inspect;
 pub mod lane;

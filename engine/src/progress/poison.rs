@@ -74,7 +74,7 @@ impl Lane {
             Some(rank) => format!("rank {rank}"),
             None => format!("rank {failed_rank} of the job"),
         };
-        let state = member.and_then(|rank| self.port.peers.get(rank));
+        let state = member.map(|rank| &self.port.peers[rank]);
         let kind = match state.is_some_and(|s| s.left.is_some() && !s.has_failed()) {
             true => ErrorKind::Closed,
             false => ErrorKind::RankDead,

@@ -7,13 +7,13 @@
 use super::access::Accesses;
 use super::checked::LaneCheck;
 use super::closing::Left;
-use super::failures::ended;
+use super::failures::ended_over;
 use super::in_segment::{CallsOfPersistent, SegmentCalls};
 use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
 use super::links::Links;
 use super::op::{Exposed, Mode, Op, Protocol, Rare};
 use super::owed::Owed;
-use super::peer::{PeerState, Target};
+use super::peer::{Peers, Target};
 use super::protocols::host_staged;
 use super::traced::LaneTrace;
 use crate::device::Devices;
@@ -60,7 +60,7 @@ pub struct Port {
     pub(crate) links: Links,
     pub(crate) own: u32,
     pub(crate) ops: Slab<Op>,
-    pub(crate) peers: Vec<PeerState>,
+    pub(crate) peers: Peers,
     pub(crate) busy: Vec<u32>,
     /// Operations of which an end is a device's.
     pub(crate) staged: Vec<u32>,
@@ -106,15 +106,10 @@ pub struct Port {
 
 impl Port {
     pub(crate) fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
-        let peers = {
-            let chosen = links.selections(&selection);
-            let state = |peer| PeerState::new(chosen(peer), links.max_payload(peer));
-            (0..size as u32).map(state).collect()
-        };
         Self {
             own,
             ops: Slab::new(),
-            peers,
+            peers: Peers::new(own, size, &links, &selection),
             links,
             busy: Vec::new(),
             staged: Vec::new(),
@@ -319,7 +314,7 @@ impl Port {
     }
 
     pub(crate) fn death_error(&self, handle: u32, peer: u32, how: Death) -> Error {
-        ended(&self.describe(handle), peer, how)
+        ended_over(&self.links, &self.describe(handle), peer, how)
     }
 
     fn truncation(&self, peer: u32, tag: u32, sent: usize, room: usize) -> Error {

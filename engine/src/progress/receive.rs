@@ -11,7 +11,7 @@
 
 use super::arrival::{Arrival, Arrived, Rts};
 use super::closing::is_internal;
-use super::failures::ended;
+use super::failures::ended_over;
 use super::lane::{HANDLED_BETWEEN_POSTS, Lane, Matched};
 use super::op::{Op, Outcome, Posted, Protocol};
 use super::peer::Target;
@@ -285,7 +285,7 @@ impl Lane {
         let (peer, room) = (was.source, view.bytes());
         let what = describe("receive from", Some(peer), was.tag, room, &self.port.links);
         match self.port.peers[peer as usize].dead {
-            Some(how) => ended(&what, peer, how),
+            Some(how) => ended_over(&self.port.links, &what, peer, how),
             None => Error::new(
                 ErrorKind::Cancelled,
                 format!("{what}: the sender cancelled it"),
@@ -445,7 +445,7 @@ impl Lane {
         };
         let (source, bytes) = (pattern.source, view.bytes());
         let what = describe("receive from", source, tag, bytes, &self.port.links);
-        Err(ended(&what, peer, how))
+        Err(ended_over(&self.port.links, &what, peer, how))
     }
 
     #[track_caller]

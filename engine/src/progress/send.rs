@@ -1,6 +1,6 @@
 //! Sends: whole at once, or posted.
 
-use super::failures::ended;
+use super::failures::ended_over;
 use super::lane::Lane;
 use super::op::{Mode, Op, Outcome, Posted};
 use super::pace::LONG_BYTES;
@@ -123,7 +123,7 @@ impl Lane {
         check_ready_event(&view)?;
         if let Some(how) = self.port.peers[dest as usize].dead {
             let what = describe("send to", Some(dest), tag, bytes, &self.port.links);
-            return Err(ended(&what, dest, how));
+            return Err(ended_over(&self.port.links, &what, dest, how));
         }
         let mut op = Op::send(view, dest, tag, mode, crossing);
         op.site = site;

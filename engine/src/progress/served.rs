@@ -63,8 +63,22 @@ const REFUSED: u64 = 5;
 /// Free; an origin has timed out.
 const WANTED: u64 = 6;
 
-/// In the word of the length: the owner is to write.
+/// In the word of the length: the owner is to write,
 const WRITES: u64 = 1 << 63;
+/// or to change what is there.
+const CHANGES: u64 = 1 << 62;
+
+/// Most bytes that an access changes.
+pub const MOST_CHANGED: usize = 32;
+/// Bit of a change that is given twice as many bytes as it changes.
+pub const GIVEN_TWICE: u32 = 1 << 31;
+/// Changes the bytes at `there` by those that are given for them; false: the change is none. What
+/// the number says is the caller's of [`Served::add`].
+///
+/// # Safety
+/// `bytes` bytes at `there` are readable and writable, and as many are readable at `given`, or twice
+/// as many.
+pub type Change = unsafe fn(number: u32, there: *mut u8, given: *const u8, bytes: usize) -> bool;
 
 /// Peers that origins tell apart, by their numbers' lower bits.
 const PEERS: usize = 64;
@@ -82,18 +96,61 @@ pub struct Access {
     pub bytes: u64,
     /// Several are named in the area, the bytes follow.
     pub runs: u64,
-    /// The owner writes the bytes that come with it; else it reads them.
-    pub writes: bool,
+    pub does: Does,
+}
+
+/// What an owner does with the bytes of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// It reads them.
+    Reads,
+    /// It writes those that come with it.
+    Writes,
+    /// It changes them, one run, by a change of this number; what was there is the answer.
+    Changes(u32),
 }
 
 impl Access {
     /// An access to runs of a part, at least one.
-    pub fn of(runs: &[Range<u64>], writes: bool) -> Self {
+    pub fn of(runs: &[Range<u64>], does: Does) -> Self {
         Self {
             offset: runs.first().map_or(0, |run| run.start),
             bytes: runs.iter().map(|run| run.end - run.start).sum(),
             runs: runs.len() as u64,
-            writes,
+            does,
+        }
+    }
+
+    /// Bytes that come with it.
+    fn given(self) -> usize {
+        match self.does {
+            Does::Reads => 0,
+            Does::Writes => self.bytes as usize,
+            Does::Changes(number) if number & GIVEN_TWICE != 0 => 2 * self.bytes as usize,
+            Does::Changes(_) => self.bytes as usize,
+        }
+    }
+
+    /// The words that say how many bytes, how many runs, and what is done.
+    fn to_words(self) -> [u64; 2] {
+        match self.does {
+            Does::Reads => [self.bytes, self.runs],
+            Does::Writes => [self.bytes | WRITES, self.runs],
+            Does::Changes(number) => [self.bytes | CHANGES, u64::from(number)],
+        }
+    }
+
+    fn from_words(offset: u64, [bytes, runs]: [u64; 2]) -> Self {
+        let (does, runs) = match (bytes & WRITES != 0, bytes & CHANGES != 0) {
+            (true, _) => (Does::Writes, runs),
+            (false, true) => (Does::Changes(runs as u32), 1),
+            (false, false) => (Does::Reads, runs),
+        };
+        Self {
+            offset,
+            bytes: bytes & !(WRITES | CHANGES),
+            runs,
+            does,
         }
     }
 
@@ -107,6 +164,9 @@ impl Access {
 
     /// Whether the area has room for it.
     fn fits(self) -> bool {
+        if matches!(self.does, Does::Changes(_)) && self.bytes > MOST_CHANGED as u64 {
+            return false;
+        }
         let bytes = self.names().checked_add(self.bytes as usize);
         bytes.is_some_and(|bytes| bytes <= AREA_BYTES)
     }
@@ -188,11 +248,11 @@ impl Request {
         }
     }
 
-    /// Asks for an access to runs of a part; what is written comes from `from`, one run behind the
+    /// Asks for an access to runs of a part; what it is given comes from `from`, one run behind the
     /// other. False: another origin has the request.
     ///
     /// # Safety
-    /// The runs fit into the area with their names. If the access writes, `from` has their bytes.
+    /// The runs fit into the area with their names. `from` has the bytes that the access is given.
     #[inline]
     pub unsafe fn post(&self, access: Access, runs: &[Range<u64>], from: *const u8) -> bool {
         let state = self.state.load(Ordering::Relaxed);
@@ -204,10 +264,10 @@ impl Request {
         if !matches!(state, FREE | WANTED) || !claims() {
             return false;
         }
-        let bytes = access.bytes | if access.writes { WRITES } else { 0 };
+        let [bytes, how] = access.to_words();
         self.offset.store(access.offset, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
-        self.runs.store(access.runs, Ordering::Relaxed);
+        self.runs.store(how, Ordering::Relaxed);
         if runs.len() > 1 {
             for (at, run) in runs.iter().enumerate() {
                 let name = [run.start, run.end - run.start];
@@ -216,27 +276,26 @@ impl Request {
                 unsafe { self.fill(at * NAME_BYTES, from, NAME_BYTES) };
             }
         }
-        if access.writes {
+        if access.given() > 0 {
             // SAFETY: invariant 2: it was claimed; there is room by the caller's contract.
-            unsafe { self.fill(access.names(), from, access.bytes as usize) };
+            unsafe { self.fill(access.names(), from, access.given()) };
         }
         self.state.store(POSTED, Ordering::Release);
         true
     }
 
     /// Whether the owner has made the access that was posted, or has refused it; none: neither.
-    /// What it has read goes to `to`.
+    /// What it has read, or what it has changed was, goes to `to`, unless that is null.
     ///
     /// # Safety
-    /// The access is the one that this rank has posted last. If it reads, `to` has room for its
-    /// bytes.
+    /// The access is the one that this rank has posted last; `to` has room for its bytes, or is null.
     #[inline]
     pub unsafe fn answer(&self, access: Access, to: *mut u8) -> Option<bool> {
         let state = self.state.load(Ordering::Acquire);
         if state != DONE && state != REFUSED {
             return None;
         }
-        if !access.writes {
+        if access.does != Does::Writes && !to.is_null() {
             // SAFETY: invariant 2: it is this rank's again; it fitted when it was posted.
             unsafe { self.empty(access.names(), to, access.bytes as usize) };
         }
@@ -266,13 +325,8 @@ impl Request {
             WANTED if takes(FREE) => return Found::Wanted,
             _ => return Found::Nothing,
         }
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        let access = Access {
-            offset: self.offset.load(Ordering::Relaxed),
-            bytes: bytes & !WRITES,
-            runs: self.runs.load(Ordering::Relaxed),
-            writes: bytes & WRITES != 0,
-        };
+        let words = [&self.bytes, &self.runs].map(|word| word.load(Ordering::Relaxed));
+        let access = Access::from_words(self.offset.load(Ordering::Relaxed), words);
         let sound = access.fits() && make(access);
         let end = if sound { DONE } else { REFUSED };
         self.state.store(end, Ordering::Release);
@@ -305,6 +359,7 @@ struct Part {
     request: *const Request,
     at: *mut u8,
     bytes: usize,
+    change: Change,
 }
 
 // SAFETY: invariant 3: addresses that are tied to no thread.
@@ -316,6 +371,9 @@ impl Part {
         // SAFETY: invariant 3.
         let request = unsafe { &*self.request };
         request.serve(|access| {
+            if let Does::Changes(number) = access.does {
+                return self.change(request, access, number);
+            }
             let (mut at, mut left) = (access.names(), access.bytes);
             for run in 0..access.runs as usize {
                 let (offset, bytes) = match access.runs {
@@ -327,17 +385,43 @@ impl Part {
                     return false;
                 }
                 let (place, n) = (self.at.wrapping_add(offset as usize), bytes as usize);
-                match access.writes {
+                match access.does {
                     // SAFETY: invariants 2 and 3: inside the part, and of the area.
-                    true => unsafe { request.empty(at, place, n) },
+                    Does::Writes => unsafe { request.empty(at, place, n) },
                     // SAFETY: invariants 2 and 3: inside the part, and of the area.
-                    false => unsafe { request.fill(at, place, n) },
+                    _ => unsafe { request.fill(at, place, n) },
                 }
                 at += n;
                 left -= bytes;
             }
             left == 0
         })
+    }
+
+    /// Changes bytes of the part; what was there goes to the area.
+    fn change(&self, request: &Request, access: Access, number: u32) -> bool {
+        let end = access.offset.checked_add(access.bytes);
+        if end.is_none_or(|end| end > self.bytes as u64) {
+            return false;
+        }
+        let (place, bytes) = (
+            self.at.wrapping_add(access.offset as usize),
+            access.bytes as usize,
+        );
+        // Others may write the area meanwhile.
+        let mut given = [0u64; 2 * MOST_CHANGED / 8];
+        // SAFETY: invariant 2: it fits, and twice as many bytes are the most.
+        unsafe { request.empty(0, given.as_mut_ptr().cast(), access.given()) };
+        let mut before = [0u64; MOST_CHANGED / 8];
+        // SAFETY: invariant 3: inside the part; it fits.
+        unsafe { std::ptr::copy(place, before.as_mut_ptr().cast(), bytes) };
+        // SAFETY: invariants 2 and 3: inside the part, and as many were given.
+        let changed = unsafe { (self.change)(number, place, given.as_ptr().cast(), bytes) };
+        if changed {
+            // SAFETY: invariant 2: it fits.
+            unsafe { request.fill(0, before.as_ptr().cast(), bytes) };
+        }
+        changed
     }
 }
 
@@ -361,13 +445,23 @@ impl Default for Served {
 }
 
 impl Served {
-    /// Serves accesses to `bytes` bytes at `at` from now on.
+    /// Serves accesses to `bytes` bytes at `at` from now on, which may be changed by `change`.
     ///
     /// # Safety
     /// Both are there until [`Served::remove`] has returned for this request.
-    pub unsafe fn add(&self, request: *const Request, at: *mut u8, bytes: usize) {
+    pub unsafe fn add(
+        &self,
+        request: *const Request,
+        (at, bytes): (*mut u8, usize),
+        change: Change,
+    ) {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        parts.push(Part { request, at, bytes });
+        parts.push(Part {
+            request,
+            at,
+            bytes,
+            change,
+        });
         self.number.store(parts.len(), Ordering::Release);
     }
 
@@ -433,8 +527,29 @@ mod tests {
     use std::cell::Cell;
 
     /// An access to one run.
-    fn one(run: Range<u64>, writes: bool) -> Access {
-        Access::of(std::slice::from_ref(&run), writes)
+    fn one(run: Range<u64>, does: Does) -> Access {
+        Access::of(std::slice::from_ref(&run), does)
+    }
+
+    /// Adds a byte to each, or replaces a word.
+    unsafe fn add_or_swap(number: u32, there: *mut u8, given: *const u8, bytes: usize) -> bool {
+        match number {
+            7 => {
+                for at in 0..bytes {
+                    // SAFETY: invariant 4: a byte of the caller's.
+                    let byte = unsafe { &mut *there.wrapping_add(at) };
+                    // SAFETY: invariant 4: a byte of the caller's.
+                    *byte += unsafe { *given.wrapping_add(at) };
+                }
+            }
+            GIVEN_TWICE => {
+                let given = given.wrapping_add(bytes);
+                // SAFETY: invariant 4: bytes of the caller's.
+                unsafe { std::ptr::copy_nonoverlapping(given, there, bytes) };
+            }
+            _ => return false,
+        }
+        true
     }
 
     fn posts(request: &Request, access: Access, runs: &[Range<u64>], from: &[u8]) -> bool {
@@ -446,10 +561,9 @@ mod tests {
         let mut to = vec![0; AREA_BYTES];
         // SAFETY: invariant 4: the access was posted; the vector has room for all.
         let made = unsafe { request.answer(access, to.as_mut_ptr()) }?;
-        to.truncate(if access.writes {
-            0
-        } else {
-            access.bytes as usize
+        to.truncate(match access.does {
+            Does::Writes => 0,
+            _ => access.bytes as usize,
         });
         Some((made, to))
     }
@@ -461,9 +575,15 @@ mod tests {
         let request = Request::default();
         let mut part = [0u8; 32];
         // SAFETY: invariant 3: both are there until `remove`.
-        unsafe { served.add(&raw const request, part.as_mut_ptr(), part.len()) };
+        unsafe {
+            served.add(
+                &raw const request,
+                (part.as_mut_ptr(), part.len()),
+                add_or_swap,
+            )
+        };
         assert!(!serve());
-        let write = one(8..24, true);
+        let write = one(8..24, Does::Writes);
         let sevens = [7; 16];
         assert!(posts(&request, write, &[], &sevens));
         assert!(!posts(&request, write, &[], &sevens), "it is not free");
@@ -471,14 +591,14 @@ mod tests {
         assert!(serve());
         assert!(!request.withdraw());
         assert_eq!(answers(&request, write), Some((true, vec![])));
-        let read = one(4..13, false);
+        let read = one(4..13, Does::Reads);
         assert!(posts(&request, read, &[], &[]));
         assert!(serve());
         let there = vec![0, 0, 0, 0, 7, 7, 7, 7, 7];
         assert_eq!(answers(&request, read), Some((true, there)));
         for run in [24..33, 33..33, u64::MAX - 1..u64::MAX] {
-            for writes in [false, true] {
-                let outside = one(run.clone(), writes);
+            for does in [Does::Reads, Does::Writes, Does::Changes(7)] {
+                let outside = one(run.clone(), does);
                 assert!(posts(&request, outside, &[], &[1; 9]));
                 assert!(serve());
                 assert!(!answers(&request, outside).unwrap().0);
@@ -493,7 +613,7 @@ mod tests {
         served.remove(&raw const request);
         assert!(posts(&request, write, &[], &sevens));
         assert!(!serve());
-        assert_eq!(refused.get(), 6);
+        assert_eq!(refused.get(), 9);
         assert_eq!(part[8..24], sevens);
         assert!(part[..8].iter().chain(&part[24..]).all(|byte| *byte == 0));
     }
@@ -505,13 +625,19 @@ mod tests {
         let request = Request::default();
         let mut part = [0u8; 32];
         // SAFETY: invariant 3: both are there until `remove`.
-        unsafe { served.add(&raw const request, part.as_mut_ptr(), part.len()) };
+        unsafe {
+            served.add(
+                &raw const request,
+                (part.as_mut_ptr(), part.len()),
+                add_or_swap,
+            )
+        };
         let runs = [20..22, 3..6, 31..32];
-        let write = Access::of(&runs, true);
+        let write = Access::of(&runs, Does::Writes);
         assert!(posts(&request, write, &runs, &[1, 2, 3, 4, 5, 6]));
         assert!(serve());
         assert_eq!(answers(&request, write), Some((true, vec![])));
-        let read = Access::of(&runs, false);
+        let read = Access::of(&runs, Does::Reads);
         assert!(posts(&request, read, &runs, &[]));
         assert!(serve());
         assert_eq!(
@@ -519,7 +645,7 @@ mod tests {
             Some((true, vec![1, 2, 3, 4, 5, 6]))
         );
         // What no correct peer asks for.
-        let all = Access::of(&runs, false);
+        let all = Access::of(&runs, Does::Reads);
         let lies = [
             Access { bytes: 7, ..all },
             Access { bytes: 5, ..all },
@@ -535,7 +661,7 @@ mod tests {
                 ..all
             },
             Access {
-                bytes: WRITES - 1,
+                bytes: CHANGES - 1,
                 ..all
             },
         ];
@@ -549,7 +675,7 @@ mod tests {
             );
         }
         let outside = [20..22, 30..33];
-        let read = Access::of(&outside, false);
+        let read = Access::of(&outside, Does::Reads);
         assert!(posts(&request, read, &outside, &[]));
         assert!(serve());
         assert!(!answers(&request, read).unwrap().0);
@@ -557,6 +683,39 @@ mod tests {
         served.remove(&raw const request);
         let written: Vec<_> = (0..32u8).filter(|at| part[usize::from(*at)] != 0).collect();
         assert_eq!(written, [3, 4, 5, 20, 21, 31]);
+    }
+
+    #[test]
+    fn bytes_are_changed_and_what_they_were_comes_back() {
+        let (served, refused) = (Served::default(), Cell::new(0));
+        let serve = || served.serve(|| refused.set(refused.get() + 1));
+        let request = Request::default();
+        let mut part = [1u8; 64];
+        // SAFETY: invariant 3: both are there until `remove`.
+        unsafe {
+            served.add(
+                &raw const request,
+                (part.as_mut_ptr(), part.len()),
+                add_or_swap,
+            )
+        };
+        let ask = |run: Range<u64>, number: u32, given: &[u8]| {
+            let access = one(run, Does::Changes(number));
+            assert!(posts(&request, access, &[], given));
+            assert!(serve());
+            answers(&request, access).expect("an answer")
+        };
+        assert_eq!(ask(8..12, 7, &[4, 5, 6, 7]), (true, vec![1; 4]));
+        assert_eq!(ask(7..11, 7, &[1; 4]), (true, vec![1, 5, 6, 7]));
+        let swapped = ask(6..10, GIVEN_TWICE, &[0, 0, 0, 0, 8, 9, 8, 9]);
+        assert_eq!(swapped, (true, vec![1, 2, 6, 7]));
+        assert_eq!(ask(0..32, 7, &[1; 32]).1[6..12], [8, 9, 8, 9, 8, 8]);
+        // A change that is none, and of too many bytes.
+        assert!(!ask(0..4, 6, &[1; 4]).0);
+        assert!(!ask(0..33, 7, &[1; 33]).0);
+        assert_eq!(refused.get(), 2);
+        served.remove(&raw const request);
+        assert_eq!(part[6..12], [9, 10, 9, 10, 9, 9]);
     }
 
     #[test]
@@ -598,7 +757,7 @@ mod loom_tests {
                     let (request, writes) = (request.clone(), writes.clone());
                     thread::spawn(move || {
                         let run = number..number + 8;
-                        let access = Access::of(std::slice::from_ref(&run), true);
+                        let access = Access::of(std::slice::from_ref(&run), Does::Writes);
                         let from = (&raw const number).cast();
                         // SAFETY: invariant 4: a word, which the area has room for.
                         if unsafe { request.post(access, &[], from) } {
@@ -640,7 +799,7 @@ mod loom_tests {
     fn loom_bytes_are_there_with_the_answer() {
         loom::model(|| {
             let request = Arc::new(Request::default());
-            let access = Access::of(std::slice::from_ref(&(0..16)), false);
+            let access = Access::of(std::slice::from_ref(&(0..16)), Does::Reads);
             // SAFETY: invariant 4: it writes nothing.
             assert!(unsafe { request.post(access, &[], std::ptr::null()) });
             let owner = {

@@ -187,6 +187,11 @@ impl PostedReceives {
         self.queue.sources().chain(here)
     }
 
+    /// Whether any receive takes messages of any source.
+    pub fn takes_from_any(&self) -> bool {
+        self.queue.takes_from_any()
+    }
+
     /// Removes the earliest posted receive that accepts a message; its handle.
     #[inline]
     pub fn take(&mut self, envelope: Envelope, ops: &mut Slab<Op>) -> Option<u32> {

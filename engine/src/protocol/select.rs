@@ -586,6 +586,11 @@ impl Selection {
         self.by(costs)
     }
 
+    /// The same between hosts. Times of messages on this machine do not hold there.
+    pub fn over_network(&self) -> Self {
+        self.by(LinkCosts::of_network())
+    }
+
     /// What was cut.
     pub fn rules(&self) -> &Rules {
         &self.rules

@@ -53,7 +53,7 @@ use crate::progress::access::{Begun, Limits, Reached};
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::Lane;
-use crate::progress::served::{self, Access, REQUEST_BYTES, Request};
+use crate::progress::served::{self, Access, Does, REQUEST_BYTES, Request};
 use crate::protocol::cost::LinkCosts;
 use crate::view::{RawView, copy_contiguous};
 use osier_transports::shm::monotonic_ns;
@@ -63,6 +63,7 @@ use pieces::Pieces;
 use shares::{Left, Shares};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use update::Update;
 use ways::Way;
@@ -425,6 +426,14 @@ unsafe fn copy(from: &RawView, to: &RawView) {
     }
 }
 
+/// How the word of a lock is read, and given back by a store.
+fn by_store(word: &AtomicU64) -> (impl FnOnce() -> u64, impl FnOnce(u64)) {
+    (
+        || word.load(Ordering::Relaxed),
+        |value| word.store(value, Ordering::Release),
+    )
+}
+
 impl Part {
     /// A part of `bytes` bytes, and its sync block.
     ///
@@ -466,7 +475,10 @@ impl Part {
     /// The part and its sync block are there until [`Part::serve_no_more`] has returned.
     pub unsafe fn serve(core: &Core, sync: *mut u8, at: *mut u8, bytes: usize) {
         // SAFETY: invariant 5.
-        unsafe { core.served.add(Self::request(sync), at, bytes) };
+        unsafe {
+            core.served
+                .add(Self::request(sync), (at, bytes), update::change)
+        };
     }
 
     /// Ends what [`Part::serve`] has begun for this sync block.
@@ -527,30 +539,31 @@ impl Part {
     }
 
     /// Has the owner make an access to runs of its part, if it answers in time; `other_ns` is what
-    /// the other way is expected to take, with all that comes behind this access.
+    /// the other way is expected to take, with all that comes behind this access. What is given to it
+    /// comes from `given`, and what it answers goes to `here`, unless that is null.
     ///
     /// # Errors
     /// The owner has ended in the middle of it.
     ///
     /// # Safety
-    /// Invariants 2 and 3: as many bytes here, which the area of a request has room for.
+    /// Invariants 2 and 3: as many bytes as it is given and answers, which the area of a request has
+    /// room for.
     #[track_caller]
     unsafe fn ask_owner(
         &self,
         path: &Path<'_>,
-        runs: &[Range<u64>],
-        writes: bool,
-        here: *mut u8,
+        (runs, does): (&[Range<u64>], Does),
+        (given, here): (*const u8, *mut u8),
         other_ns: f64,
     ) -> Result<bool> {
         let Place::At(sync) = self.sync else {
             return Ok(false);
         };
-        let access = Access::of(runs, writes);
+        let access = Access::of(runs, does);
         // SAFETY: invariants 1 and 4: the request of the sync block.
         let request = unsafe { &*Self::request(sync) };
         // SAFETY: invariant 5: the caller's contract.
-        if !unsafe { request.post(access, runs, here) } {
+        if !unsafe { request.post(access, runs, given) } {
             return Ok(false);
         }
         let answered = || {
@@ -862,9 +875,7 @@ impl Part {
         match (lock, self.mapped_word(lock)) {
             // It is never shared.
             (LockOf::Updates, Some(word)) => {
-                let load = || word.load(Ordering::Relaxed);
-                let store = |value| word.store(value, Ordering::Release);
-                word::unlock_alone(path.own, (load, store), apply, wake)
+                word::unlock_alone(path.own, by_store(word), apply, wake)
             }
             _ => word::unlock(hold, path.own, apply, wake),
         }
@@ -893,6 +904,31 @@ impl Part {
         let done = f();
         self.unlock(path, LockOf::Updates, Hold::Exclusive)?;
         done
+    }
+
+    /// As [`Part::alone`], of what cannot fail, where updates take the lock and that is one atomic;
+    /// none: nothing has happened.
+    #[inline(always)]
+    pub fn alone_at_once<'p, R>(
+        &self,
+        own: u32,
+        path: impl FnOnce() -> Path<'p>,
+        f: impl FnOnce() -> R,
+    ) -> Option<Result<R>> {
+        let word = self.mapped_word(LockOf::Updates).filter(|_| self.by_lock)?;
+        if !word::take_free(word, own) {
+            return None;
+        }
+        let done = f();
+        if word::give_back_alone(own, by_store(word)) {
+            return Some(Ok(done));
+        }
+        Some(self.unlock_waited(&path()).map(|()| done))
+    }
+
+    #[cold]
+    fn unlock_waited(&self, path: &Path<'_>) -> Result<()> {
+        self.unlock(path, LockOf::Updates, Hold::Exclusive)
     }
 
     /// Wakes the part's owner, if it sleeps until what has been changed before does
@@ -972,7 +1008,7 @@ impl Part {
     pub unsafe fn put(&self, path: &Path<'_>, from: &RawView, target: &RawView) -> Result<Way> {
         if let Some((run, at)) = self.short_run(path, from, target) {
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            if unsafe { self.ask_owner(path, &[run], true, at, 0.0) }? {
+            if unsafe { self.ask_owner(path, (&[run], Does::Writes), (at, null_mut()), 0.0) }? {
                 return Ok(Way::Owner);
             }
         }
@@ -1017,7 +1053,7 @@ impl Part {
     pub unsafe fn put_runs(
         &self,
         path: &Path<'_>,
-        runs: Vec<Range<u64>>,
+        runs: &[Range<u64>],
         from: *const u8,
     ) -> Result<Way> {
         let (Place::Region(key) | Place::Served(key)) = &self.data else {
@@ -1032,8 +1068,20 @@ impl Part {
             }
             return Ok(self.reach());
         };
-        let mut pieces = Pieces::of_runs(runs, SERVED_LIMITS);
-        match self.may_ask(path) {
+        let mut asks = self.may_ask(path);
+        let bytes = runs.iter().map(|run| run.end - run.start).sum::<u64>() as usize;
+        // Most are one request.
+        if asks && bytes + runs.len() * SERVED_LIMITS.name_bytes <= SERVED_LIMITS.bytes {
+            let other_ns = ways::system_ns(bytes, runs.len(), path.core.selection.costs());
+            let asked = (runs, Does::Writes);
+            // SAFETY: invariants 2, 3 and 5: no more bytes than a request has.
+            if unsafe { self.ask_owner(path, asked, (from, null_mut()), other_ns) }? {
+                return Ok(Way::Owner);
+            }
+            asks = false;
+        }
+        let mut pieces = Pieces::of_runs(runs.to_vec(), SERVED_LIMITS);
+        match asks {
             // SAFETY: invariant 5: the caller's contract.
             true => unsafe { self.put_by_owner(path, key, &mut pieces, from) },
             false => {
@@ -1065,7 +1113,7 @@ impl Part {
         while let Some((runs, packed)) = pieces.next_access() {
             let at = from.wrapping_add(packed).cast_mut();
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            if !unsafe { self.ask_owner(path, runs, true, at, other_ns) }? {
+            if !unsafe { self.ask_owner(path, (runs, Does::Writes), (at, null_mut()), other_ns) }? {
                 pieces.otherwise(path.lane.lock().access_limits(path.peer, key));
                 // SAFETY: invariants 1 to 3.
                 unsafe { put_pieces(path, key, pieces, from) }?;
@@ -1087,7 +1135,7 @@ impl Part {
     pub unsafe fn get(&self, path: &Path<'_>, to: &RawView, target: &RawView) -> Result<Way> {
         if let Some((run, at)) = self.short_run(path, to, target) {
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            if unsafe { self.ask_owner(path, &[run], false, at, 0.0) }? {
+            if unsafe { self.ask_owner(path, (&[run], Does::Reads), (at, at), 0.0) }? {
                 return Ok(Way::Owner);
             }
         }
@@ -1112,7 +1160,7 @@ impl Part {
         let mut pieces = self.served_pieces(path, target, true);
         if let Some((runs, _)) = pieces.as_mut().and_then(Pieces::next_access)
             // SAFETY: invariants 2 and 3: no more bytes than a request has.
-            && unsafe { self.ask_owner(path, runs, false, at, 0.0) }?
+            && unsafe { self.ask_owner(path, (runs, Does::Reads), (at, at), 0.0) }?
         {
             way = Way::Owner;
         } else {
@@ -1233,22 +1281,89 @@ impl Part {
             });
             return Ok(());
         }
+        if let (Some(start), Some(number)) = (target.as_contiguous(), update.number())
+            && self.changes_short(path, target.bytes())
+        {
+            let start = start.addr() as u64;
+            let run = start..start + target.bytes() as u64;
+            let to = before.unwrap_or(null_mut());
+            return self.alone(path, || {
+                // SAFETY: invariants 2 and 3; as many bytes.
+                let made = unsafe { self.ask_to_change(path, run, number, (given, to)) }?;
+                match made {
+                    true => Ok(()),
+                    // SAFETY: invariant 5: the caller's contract.
+                    false => unsafe { self.update_from_here(path, update, target, given, before) },
+                }
+            });
+        }
+        // SAFETY: invariant 5: the caller's contract.
+        self.alone(path, || unsafe {
+            self.update_from_here(path, update, target, given, before)
+        })
+    }
+
+    /// Whether the owner is asked for a change of bytes that it serves.
+    #[inline]
+    fn changes_short(&self, path: &Path<'_>, bytes: usize) -> bool {
+        (1..=served::MOST_CHANGED.min(self.served_bytes)).contains(&bytes) && self.may_ask(path)
+    }
+
+    /// Has the owner change bytes of its part, of which this rank has the lock of updates; false: it
+    /// has not.
+    ///
+    /// # Errors
+    /// As [`Part::lock`].
+    ///
+    /// # Safety
+    /// Invariants 2 and 3: [`served::MOST_CHANGED`] bytes at most; the bytes of the change are readable
+    /// at `given`, and those of the run writable at `to`, unless that is null.
+    #[track_caller]
+    unsafe fn ask_to_change(
+        &self,
+        path: &Path<'_>,
+        run: Range<u64>,
+        number: u32,
+        memory: (*const u8, *mut u8),
+    ) -> Result<bool> {
+        let asked = (&[run][..], Does::Changes(number));
+        // SAFETY: invariant 5: the caller's contract.
+        unsafe { self.ask_owner(path, asked, memory, 0.0) }
+    }
+
+    /// Updates elements that this rank reads and writes, and of which it has the lock of updates.
+    ///
+    /// # Errors
+    /// As [`Part::lock`].
+    ///
+    /// # Safety
+    /// As [`Part::update`].
+    #[track_caller]
+    unsafe fn update_from_here(
+        &self,
+        path: &Path<'_>,
+        update: &Update,
+        target: &RawView,
+        given: *const u8,
+        before: Option<*mut u8>,
+    ) -> Result<()> {
         let bytes = target.bytes();
         let mut there = vec![0u8; bytes];
         let at = there.as_mut_ptr();
         let packed = RawView::untyped(at, bytes);
-        self.alone(path, || {
-            // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
-            unsafe { self.get(path, &packed, target) }?;
-            if let Some(before) = before {
-                // SAFETY: invariant 5; the vector has as many bytes.
-                unsafe { std::ptr::copy_nonoverlapping(at, before, bytes) };
-            }
-            // SAFETY: invariant 5; the vector has as many bytes, and is ours.
-            unsafe { update.packed(at, given, bytes) }?;
-            // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
-            unsafe { self.put(path, &packed, target) }.map(drop)
-        })
+        // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
+        unsafe { self.get(path, &packed, target) }?;
+        if let Some(before) = before {
+            // SAFETY: invariant 5; the vector has as many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(at, before, bytes) };
+        }
+        if update.keeps() {
+            return Ok(());
+        }
+        // SAFETY: invariant 5; the vector has as many bytes, and is ours.
+        unsafe { update.packed(at, given, bytes) }?;
+        // SAFETY: invariants 1, 2 and 5; the vector has as many bytes.
+        unsafe { self.put(path, &packed, target) }.map(drop)
     }
 
     /// As [`Part::update`], of elements that lie at an address, one after the other.
@@ -1323,7 +1438,18 @@ impl Part {
         let word = RawView::untyped((&raw mut there).cast(), size);
         let next = RawView::untyped((&raw const new).cast_mut().cast(), size);
         let target = RawView::untyped(std::ptr::without_provenance_mut(offset), size);
+        let asks = self.changes_short(path, size);
         self.alone(path, || {
+            if asks {
+                let run = offset as u64..(offset + size) as u64;
+                let given = update::swap_of(expected, new, size);
+                let memory = (given.as_ptr().cast(), word.origin);
+                // SAFETY: invariants 2 and 3: words of our own.
+                if unsafe { self.ask_to_change(path, run, update::SWAP, memory) }? {
+                    // SAFETY: invariant 3: a word of our own, written just now.
+                    return Ok(unsafe { word.origin.cast::<u64>().read() });
+                }
+            }
             // SAFETY: invariants 1 and 2; a word of our own.
             unsafe { self.get(path, &word, &target) }?;
             // SAFETY: invariant 3: a word of our own, written just now.

@@ -15,6 +15,7 @@
 //! each element.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::progress::served;
 use crate::view::copy_contiguous;
 use osier_datatype::{Basic, BasicKind, Element, Operator};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -56,6 +57,141 @@ impl Change {
             1 => Change::Keep,
             more => Change::Combine(*Operator::ALL.get(usize::from(more) - 2)?),
         })
+    }
+}
+
+/// Type of an element that has none there.
+const NO_TYPE: u8 = u8::MAX;
+
+/// An element as ranks tell each other: its type, and that of a pair's index.
+pub fn element_to_wire(element: Element) -> [u8; 2] {
+    let place = |basic: Basic| {
+        let place = Basic::ALL.iter().position(|b| *b == basic);
+        place.map_or(NO_TYPE, |place| place as u8)
+    };
+    match element {
+        Element::Basic(basic) => [place(basic), NO_TYPE],
+        Element::Pair { value, index } => [place(value), place(index)],
+    }
+}
+
+/// That of two bytes; `None`: they are no element's.
+pub fn element_from_wire([first, second]: [u8; 2]) -> Option<Element> {
+    let basic = |w: u8| Basic::ALL.get(usize::from(w)).copied();
+    Some(match second {
+        NO_TYPE => Element::Basic(basic(first)?),
+        index => Element::Pair {
+            value: basic(first)?,
+            index: basic(index)?,
+        },
+    })
+}
+
+/// The number of a swap by comparison: what is expected is given, and what takes its place behind it.
+pub(super) const SWAP: u32 = served::GIVEN_TWICE;
+
+/// What a swap of an element of `size` bytes, at most eight, is given.
+pub(super) fn swap_of(expected: u64, new: u64, size: usize) -> [u8; 16] {
+    let mut given = [0; 16];
+    given[..size].copy_from_slice(&expected.to_ne_bytes()[..size]);
+    given[size..2 * size].copy_from_slice(&new.to_ne_bytes()[..size]);
+    given
+}
+
+/// Makes a change that the owner of a part is asked for ([`Update::number`]); false: it is none.
+///
+/// # Safety
+/// `bytes` bytes at `there` are readable and writable, and nobody else updates them; as many are
+/// readable at `given`, or twice as many.
+pub(super) unsafe fn change(number: u32, there: *mut u8, given: *const u8, bytes: usize) -> bool {
+    if number == SWAP {
+        if bytes > size_of::<u64>() {
+            return false;
+        }
+        // SAFETY: invariant 2: the caller's contract.
+        let [before, expected] = [there.cast_const(), given].map(|at| unsafe { load(at, bytes) });
+        if before == expected {
+            // SAFETY: invariant 2: the caller's contract.
+            unsafe { copy_contiguous(given.wrapping_add(bytes), there, bytes) };
+        }
+        return true;
+    }
+    let [change, first, second, rest] = number.to_le_bytes();
+    let known = || {
+        let change = Change::from_wire(change)?;
+        Update::new(change, element_from_wire([first, second])?).ok()
+    };
+    match known() {
+        Some(update) if rest == 0 && bytes.is_multiple_of(update.size()) => {
+            // SAFETY: invariant 2: the caller's contract.
+            unsafe { update.packed(there, given, bytes) }.is_ok()
+        }
+        _ => false,
+    }
+}
+
+/// An update of one number of those that are updated most, which cannot fail.
+#[derive(Clone, Copy, Debug)]
+pub struct Usual {
+    /// Eight bytes; else four.
+    is_long: bool,
+    adds: bool,
+    is_float: bool,
+}
+
+impl Usual {
+    /// `None`: it is another.
+    #[inline(always)]
+    pub fn of(change: Change, basic: Basic) -> Option<Self> {
+        let (is_long, is_float) = match basic {
+            Basic::I64 | Basic::U64 => (true, false),
+            Basic::I32 | Basic::U32 => (false, false),
+            Basic::F64 => (true, true),
+            Basic::F32 => (false, true),
+            _ => return None,
+        };
+        let adds = match change {
+            Change::Combine(Operator::Sum) => true,
+            Change::Replace => false,
+            _ => return None,
+        };
+        Some(Self {
+            is_long,
+            adds,
+            is_float,
+        })
+    }
+
+    /// Updates the number at `at` by that at `given`; what was there goes to `before`.
+    ///
+    /// # Safety
+    /// A number is readable and writable at `at`, and nobody else updates it; one is readable at
+    /// `given`, and writable at `before`. Each is one of those or apart from the others.
+    #[inline(always)]
+    pub unsafe fn make(self, at: *mut u8, given: *const u8, before: *mut u8) {
+        macro_rules! number {
+            ($bits:ty, $float:ty) => {{
+                // SAFETY: invariant 2: a number of the caller's.
+                let there = unsafe { at.cast::<$bits>().read_unaligned() };
+                // SAFETY: invariant 2: a number of the caller's.
+                let given = unsafe { given.cast::<$bits>().read_unaligned() };
+                let next = match (self.adds, self.is_float) {
+                    (false, _) => given,
+                    (true, false) => there.wrapping_add(given),
+                    (true, true) => {
+                        (<$float>::from_bits(there) + <$float>::from_bits(given)).to_bits()
+                    }
+                };
+                // SAFETY: invariant 2: a number of the caller's.
+                unsafe { before.cast::<$bits>().write_unaligned(there) };
+                // SAFETY: invariant 2: a number of the caller's.
+                unsafe { at.cast::<$bits>().write_unaligned(next) };
+            }};
+        }
+        match self.is_long {
+            true => number!(u64, f64),
+            false => number!(u32, f32),
+        }
     }
 }
 
@@ -125,6 +261,18 @@ impl Update {
             size,
             whole,
         })
+    }
+
+    /// What the owner of a part is asked for to make it; none: it only reads.
+    pub(super) fn number(&self) -> Option<u32> {
+        let [first, second] = element_to_wire(self.element);
+        let number = u32::from_le_bytes([self.change.to_wire(), first, second, 0]);
+        (!self.keeps()).then_some(number)
+    }
+
+    /// Whether it only reads.
+    pub(super) fn keeps(&self) -> bool {
+        self.change == Change::Keep
     }
 
     /// Bytes of an element.
@@ -426,6 +574,95 @@ mod tests {
             }
         }
         assert!(compared > 80, "{compared}");
+    }
+
+    /// What an owner is asked for by a number is the update, for every operator on every type.
+    #[test]
+    fn owners_change_by_a_number_what_an_update_changes() {
+        let operators = Operator::ALL.map(Change::Combine).into_iter();
+        let changes: Vec<Change> = operators.chain([Change::Replace, Change::Keep]).collect();
+        let pair = |value| Element::Pair {
+            value,
+            index: Basic::I32,
+        };
+        let basics = Basic::ALL.iter().copied();
+        let elements = basics.flat_map(|basic| [Element::Basic(basic), pair(basic)]);
+        let mut compared = 0;
+        for element in elements {
+            for change in &changes {
+                let Ok(update) = Update::new(*change, element) else {
+                    continue;
+                };
+                let Some(number) = update.number() else {
+                    assert_eq!(*change, Change::Keep);
+                    continue;
+                };
+                let given = [3u64, 5, 7, 9];
+                let (mut there, mut expected) = ([2u64, 4, 6, 8], [2u64, 4, 6, 8]);
+                let (given, bytes) = (given.as_ptr().cast(), update.size());
+                // SAFETY: invariant 2: 32 bytes each, the longest element.
+                unsafe { update.packed(expected.as_mut_ptr().cast(), given, bytes) }
+                    .expect("defined");
+                // SAFETY: invariant 2: the same.
+                let made =
+                    unsafe { super::change(number, there.as_mut_ptr().cast(), given, bytes) };
+                assert!(made, "{change:?} of {element}");
+                assert_eq!(there, expected, "{change:?} of {element}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 150, "{compared}");
+    }
+
+    #[test]
+    fn numbers_of_strangers_are_no_changes() {
+        let (mut there, given) = ([1u64; 4], [2u64; 8]);
+        let sum = Update::new(Operator::Sum.into(), Basic::I64.into()).expect("defined");
+        let sum = sum.number().expect("it changes");
+        let mut lies = vec![(sum, 12), (sum | 1 << 24, 8), (u32::MAX, 8), (SWAP, 9)];
+        lies.extend((0..1 << 12).map(|lie| (0xf0f0 + (lie << 12), 8)));
+        for (lie, bytes) in lies {
+            // SAFETY: invariant 2: as many bytes, and twice as many.
+            let made =
+                unsafe { change(lie, there.as_mut_ptr().cast(), given.as_ptr().cast(), bytes) };
+            assert!(!made, "{lie:#x}");
+        }
+        assert_eq!(there, [1; 4]);
+        // The second half is given behind what is expected.
+        for (expected, new) in [(2, 1), (1, 2)] {
+            let given = swap_of(expected, 2, 8);
+            // SAFETY: invariant 2: a word, and two.
+            let made = unsafe { change(SWAP, there.as_mut_ptr().cast(), given.as_ptr(), 8) };
+            assert!(made && there[0] == new);
+        }
+    }
+
+    #[test]
+    fn usual_updates_are_what_others_are() {
+        let changes = [Change::Replace, Operator::Sum.into()];
+        let basics = Basic::ALL.iter().copied();
+        let mut compared = 0;
+        for (basic, change) in basics.flat_map(|basic| changes.map(|change| (basic, change))) {
+            let Some(usual) = Usual::of(change, basic) else {
+                continue;
+            };
+            let update = Update::new(change, basic.into()).expect("defined");
+            let bits = [2.5f64.to_bits() + 7, 1.25f64.to_bits()];
+            let (mut there, mut expected, mut before) = (bits[0], bits[0], 0u64);
+            let given = (&raw const bits[1]).cast::<u8>();
+            let to = (&raw mut before).cast();
+            // SAFETY: invariant 2: words.
+            unsafe { usual.make((&raw mut there).cast(), given, to) };
+            let into = (&raw mut expected).cast();
+            // SAFETY: invariant 2: words.
+            unsafe { update.packed(into, given, update.size()) }.expect("defined");
+            assert_eq!(there, expected, "{change:?} of {basic}");
+            let bytes = ..update.size();
+            assert_eq!(before.to_ne_bytes()[bytes], bits[0].to_ne_bytes()[bytes]);
+            compared += 1;
+        }
+        assert_eq!(compared, 12);
+        assert!(Usual::of(Change::Keep, Basic::I64).is_none());
     }
 
     #[test]

@@ -101,6 +101,18 @@ pub fn give_back_unwaited(word: &AtomicU64, rank: u32) -> bool {
     word.compare_exchange(holder(rank), 0, given, seen).is_ok()
 }
 
+/// Gives a lock back by a store that `rank` has taken alone and that is never shared, if nobody waits
+/// for it; false: not so. `load` and `store` are of the word, and release what was written before.
+#[inline(always)]
+pub fn give_back_alone(rank: u32, (load, store): (impl FnOnce() -> u64, impl FnOnce(u64))) -> bool {
+    // Invariant 5.
+    let unwaited = load() == holder(rank);
+    if unwaited {
+        store(0);
+    }
+    unwaited
+}
+
 /// Takes a lock for `rank`, if nobody has it. `apply` performs an atomic on the word, and gives
 /// the value before; `wake` is called where others are to try again.
 ///
@@ -211,24 +223,21 @@ pub fn unlock(
 }
 
 /// As [`unlock`], of a lock that nobody holds shared and whose word is mapped: by a store where
-/// nobody waits, which takes a few ns less than an atomic. `load` and `store` are of the word, and
-/// release what was written before.
+/// nobody waits ([`give_back_alone`]), which takes a few ns less than an atomic.
 ///
 /// # Errors
 /// Those of `apply`.
 #[inline(always)]
 pub fn unlock_alone(
     rank: u32,
-    (load, store): (impl FnOnce() -> u64, impl FnOnce(u64)),
+    by: (impl FnOnce() -> u64, impl FnOnce(u64)),
     apply: impl FnMut(AtomicOp) -> Result<u64>,
     wake: impl FnMut(),
 ) -> Result<()> {
-    // Invariant 5.
-    if load() == holder(rank) {
-        store(0);
-        return Ok(());
+    match give_back_alone(rank, by) {
+        true => Ok(()),
+        false => unlock_waited(rank, apply, wake),
     }
-    unlock_waited(rank, apply, wake)
 }
 
 /// As [`unlock`], of a lock that is held alone and may be waited for.

@@ -46,6 +46,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (22, 0xb652_74a6_e9ee_f072),
     // Windows with parts on devices that not all ranks reach have a second communicator.
     (23, 0xb652_74a6_e9ee_f072),
+    (24, 0xb652_74a6_e9ee_f072),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -1,10 +1,8 @@
 //! Windows in the memory of devices, between processes and threads: `exercise device-windows`.
 
 use super::devices::device;
-use osier::devices::{
-    Context, DeviceSlice, DeviceView, Graph, Kind, Pinned, Stream, copy, devices,
-};
-use osier::rma::{Change, SignalOp, Symmetric, SymmetricHeap, Updates, Way, Window};
+use osier::devices::{Context, DeviceSlice, DeviceView, Graph, Kind, Pinned, Stream, copy};
+use osier::rma::{Change, SignalOp, Symmetric, SymmetricHeap, Updates, Window};
 use osier::{Communicator, ErrorKind, Op, Type};
 
 /// Rounds of what is repeated, and elements of windows that are updated.
@@ -18,27 +16,69 @@ struct Rank<'a> {
 }
 
 pub fn run(comm: &Communicator) {
-    let (context, stream) = device(comm);
-    let rank = Rank {
-        comm,
-        context,
-        stream,
-    };
+    let rank = Rank::new(comm);
     rank.moves();
     rank.layouts();
     rank.updates();
-    // A stream's work is one device's.
-    let all = devices().expect("devices");
-    let linked = all.len() == 1 || all.iter().any(|device| !device.peers.is_empty());
-    if rank.are_served() {
-        rank.streams_of_others();
-    } else if linked {
-        rank.streams();
-        rank.graphs();
+    for window in rank.windows(1000) {
+        rank.streams(window);
+    }
+    for window in rank.windows(100) {
+        rank.graphs(window);
     }
     rank.heaps();
     rank.wrong_calls();
     super::through(comm);
+}
+
+/// Rank 1 is killed while a stream of rank 0 puts to its part: the stream goes on, and the rank
+/// learns why.
+pub fn killed(comm: &Communicator) {
+    let rank = Rank::new(comm);
+    let window = rank.window(1000);
+    let mine = rank.upload(&[7; 1000]);
+    if comm.rank() == 1 {
+        comm.recv(&mut [0u8; 0], 0, 3).expect("a put was made");
+        super::kill_me();
+    }
+    let (stream, mut puts) = (&rank.stream, 0);
+    let e = loop {
+        let all = window.lock_all();
+        let put = all.put_on(stream, &mine.after_stream(stream), 1, 0);
+        let put = put.and_then(|_| all.unlock());
+        stream.synchronize().expect("it goes on");
+        match put {
+            Ok(()) if puts == 0 => comm.send(&[0u8; 0], 1, 3).expect("alive"),
+            Ok(()) => {}
+            Err(e) => break e,
+        }
+        puts += 1;
+    };
+    assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
+    assert!(e.to_string().contains("rank 1"), "{e}");
+    // Not all can give it back.
+    std::mem::forget(window);
+    super::through(comm);
+}
+
+/// The first access of all is a stream's, where a driver may wait for streams that are held.
+pub fn first(comm: &Communicator) {
+    let rank = Rank::new(comm);
+    for window in rank.windows(100_000) {
+        rank.streams(window);
+    }
+    super::through(comm);
+}
+
+impl<'a> Rank<'a> {
+    fn new(comm: &'a Communicator) -> Self {
+        let (context, stream) = device(comm);
+        Self {
+            comm,
+            context,
+            stream,
+        }
+    }
 }
 
 impl Rank<'_> {
@@ -80,16 +120,8 @@ impl Rank<'_> {
             _ => self.comm.device_window(&self.context, len),
         };
         let mut all = vec![self.window(len), mixed.expect("a window")];
-        let mut kinds = vec![Kind::Plain, Kind::Mapped];
-        // Memory of a pool is opened by one rank of a process.
-        let mut processes = vec![0u32; self.comm.size()];
-        let own = std::process::id();
-        (self.comm.allgather(&own, &mut processes)).expect("numbers");
-        let of_own = processes.iter().filter(|process| **process == own);
-        if of_own.count() == 1 {
-            kinds.push(Kind::SharedPool);
-        }
-        for kind in kinds {
+        // A rank that is a thread beside others opens no pool: owners serve theirs.
+        for kind in [Kind::Plain, Kind::Mapped, Kind::SharedPool] {
             // A part of an allocation of the program's.
             let whole = self.upload_to(kind, &vec![0; len + 7]);
             let part = whole.slice(3..3 + len).expect("a part");
@@ -314,40 +346,12 @@ impl Rank<'_> {
         }
     }
 
-    /// Whether any part on a device is served by a thread of its owner.
-    fn are_served(&self) -> bool {
-        let window = self.window(1);
-        let mut ranks = 0..self.comm.size();
-        let served = ranks.any(|rank| window.reach_of(rank).expect("a way") == Way::Messages);
-        window.free().expect("free");
-        let mut any = [0u8];
-        (self.comm.allreduce(&[u8::from(served)], &mut any, Op::Max)).expect("the most");
-        any[0] != 0
-    }
-
-    /// Parts that messages reach are no stream's.
-    fn streams_of_others(&self) {
-        let window = self.window(1);
-        let mine = self.upload(&[7]);
-        let mine = mine.after_stream(&self.stream);
-        let all = window.lock_all();
-        let ranks = 0..self.comm.size();
-        let served = |rank: &usize| window.reach_of(*rank).expect("a way") == Way::Messages;
-        for rank in ranks.filter(served) {
-            let put = all.put_on(&self.stream, &mine, rank, 0);
-            let e = put.expect_err("no kernel reaches it");
-            assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
-        }
-        all.unlock().expect("unlock");
-        window.free().expect("free");
-    }
-
     /// A kernel of the stream, a put behind it, and a get of what the next rank was given.
-    fn streams(&self) {
+    fn streams(&self, window: Window<i64>) {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let next = (rank + 1) % size;
-        let window = self.window(1000);
-        let mine = self.upload(&vec![0; 1000]);
+        let len = window.len_of(rank).expect("a length");
+        let mine = self.upload(&vec![0; len]);
         for round in 0..ROUNDS as u8 {
             window
                 .fenced(|epoch| {
@@ -361,13 +365,13 @@ impl Rank<'_> {
             let before = (rank + size - 1) % size;
             let byte = i64::from(round + before as u8);
             let expected = byte * 0x0101_0101_0101_0101;
-            assert_eq!(self.own(&window), vec![expected; 1000]);
+            assert_eq!(self.own(&window), vec![expected; len]);
             let all = window.lock_all();
             let into = mine.after_stream(&self.stream);
             let event = all.get_on(&self.stream, &into, rank, 0).expect("get");
             event.expect("no capture").synchronize().expect("a copy");
             all.unlock().expect("unlock");
-            assert_eq!(self.download(&mine), vec![expected; 1000]);
+            assert_eq!(self.download(&mine), vec![expected; len]);
             window.fence().expect("fence");
         }
         // A window that is dropped is given back behind what its streams do.
@@ -383,10 +387,9 @@ impl Rank<'_> {
     }
 
     /// A put is captured once and launched several times.
-    fn graphs(&self) {
+    fn graphs(&self, window: Window<i64>) {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let next = (rank + 1) % size;
-        let window = self.window(100);
         let mine = self.upload(&vec![0; 100]);
         let all = window.lock_all();
         // What is first used is opened now.

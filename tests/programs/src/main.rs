@@ -143,6 +143,8 @@ fn main() -> ExitCode {
         ["delay", ref what @ ..] => delayed::run(comm, what),
         ["windows", ref what @ ..] => windows::run(comm, what),
         ["device-windows"] => device_windows::run(comm),
+        ["device-windows", "first"] => device_windows::first(comm),
+        ["device-windows", "killed"] => device_windows::killed(comm),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
@@ -167,6 +169,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
         ["delay", what @ ..] => delayed::run(&comm, what),
         ["windows", what @ ..] => windows::run(&comm, what),
         ["device-windows"] => device_windows::run(&comm),
+        ["device-windows", "first"] => device_windows::first(&comm),
         ["matrix", what @ ..] => matrix::run(&comm, what),
         ["crowd"] => crowd(&comm),
         ["hang", how] => hang(&comm, how),

@@ -274,6 +274,11 @@ const WAITS: &[Wait] = &[
         Ends("an owner that computes has a thread that serves accesses"),
     ),
     (
+        "src/one_sided/streams.rs",
+        "enqueue_by_thread",
+        Ends("accesses that streams wait for end, with an error if their owner has died"),
+    ),
+    (
         "src/comm/member.rs",
         "drop",
         Told("the barrier of a window that was dropped: its messages are told"),
@@ -332,10 +337,11 @@ const APART: &[&str] = &[
 /// Uses that are no waits, or of processes that are no ranks.
 const NO_WAIT: &[(&str, &str)] = &[
     ("engine/src/progress/core.rs", "new"),
-    ("tasks/src/linked.rs", "begin"),   // watches calls
-    ("src/measure/attach.rs", "live"),  // a child process of a measurement
-    ("src/one_sided/far.rs", "run"),    // a thread that serves
-    ("src/one_sided/team.rs", "watch"), // a thread that looks every few ms
+    ("tasks/src/linked.rs", "begin"),    // watches calls
+    ("src/measure/attach.rs", "live"),   // a child process of a measurement
+    ("src/one_sided/far.rs", "run"),     // a thread that serves
+    ("src/one_sided/streams.rs", "run"), // a thread that makes accesses
+    ("src/one_sided/team.rs", "watch"),  // a thread that looks every few ms
 ];
 
 fn sources(folder: &Path, to: &mut Vec<PathBuf>) {

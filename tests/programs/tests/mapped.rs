@@ -289,6 +289,12 @@ fn first_messages_come_behind_held_streams() {
     if emulated() {
         mapped("1", &[("OSIER_EMULATED_WAITS", "all")], &["first"]).quiet();
         mapped("2", &[("OSIER_EMULATED_WAITS", "all")], &["first"]).quiet();
+        // Slots of the host, which each process has to register.
+        let unlinked = [
+            ("OSIER_EMULATED_WAITS", "all"),
+            ("OSIER_EMULATED_LINKS", "none"),
+        ];
+        mapped("2", &unlinked, &["first"]);
     }
 }
 

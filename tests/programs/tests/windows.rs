@@ -78,6 +78,16 @@ fn locks_of_a_killed_rank_are_released() {
 
 /// Jobs of `device-windows`, by ranks, devices and ranks of a process, with links if they are named.
 fn device_windows(jobs: &[(usize, &str, &str, &str)], more: &[&str]) {
+    device_windows_of(jobs, more, &["device-windows"], "");
+}
+
+/// `waits`: that of `OSIER_EMULATED_WAITS`.
+fn device_windows_of(
+    jobs: &[(usize, &str, &str, &str)],
+    more: &[&str],
+    what: &[&str],
+    waits: &str,
+) {
     if !emulated() {
         return;
     }
@@ -85,11 +95,12 @@ fn device_windows(jobs: &[(usize, &str, &str, &str)], more: &[&str]) {
         let all: Vec<usize> = (0..ranks).collect();
         let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
         let options = [&options[..], more].concat();
-        let what = match each {
-            "1" => &["device-windows"][..],
-            _ => &["run", "device-windows"],
+        let ways = match each {
+            "1" => &[][..],
+            _ => &["run"],
         };
-        let mut command = job(ranks, &options, what);
+        let mut command = job(ranks, &options, &[ways, what].concat());
+        command.env("OSIER_EMULATED_WAITS", waits);
         if !links.is_empty() {
             command.env("OSIER_EMULATED_LINKS", links);
         }
@@ -113,6 +124,28 @@ fn parts_on_devices_of_ranks_elsewhere_are_served() {
         (4, "2", "2", "switch:4"),
     ];
     device_windows(&jobs, &["--delay", "10us"]);
+}
+
+/// A stream that puts to a part whose owner serves it goes on when that dies.
+#[test]
+fn streams_outlive_the_owners_of_parts() {
+    if !emulated() {
+        return;
+    }
+    let options = ["--emulate-gpus", "1", "--delay", "10us"];
+    let options = [&options[..], &["--on-death", "report"]].concat();
+    let done = finish(&mut job(2, &options, &["device-windows", "killed"]));
+    done.through(&[0]);
+}
+
+/// What a thread does for streams, and what owners serve meanwhile, makes nothing that waits for these.
+#[test]
+fn streams_are_the_first_to_use_parts() {
+    let first = &["device-windows", "first"];
+    let jobs = [(2, "1", "1", ""), (2, "2", "1", "none")];
+    device_windows_of(&jobs, &[], first, "all");
+    device_windows_of(&jobs, &["--delay", "10us"], first, "all");
+    device_windows_of(&[(4, "2", "2", "none")], &[], first, "all");
 }
 
 /// Of one device and of two, processes and threads.

@@ -313,12 +313,12 @@ impl Inbound {
             self.kernels.push_back((None, Source::Handed));
             return self.advance();
         }
-        let context = &self.lent.device.context;
-        let reached = handed.on_device(context, bytes);
-        if handed.host().is_none() {
-            return self.take_from_peer(&reached?);
+        if let Some(packed) = handed.on_peers_device(bytes) {
+            return self.take_from_peer(&packed?);
         }
-        match reached.ok().filter(|_| self.waiting.is_empty()) {
+        let context = &self.lent.device.context;
+        let reached = handed.on_host(self.devices.pool(), context, bytes);
+        match reached.filter(|_| self.waiting.is_empty()) {
             Some(packed) => {
                 let range = self.queued..self.queued + bytes;
                 let event = self.unpack(packed.after_stream(self.lent.stream()?), range)?;

@@ -175,7 +175,7 @@ impl Core {
     /// at once. A hint; several threads may overwrite each other's.
     #[inline]
     fn attend(&self, waits: bool) {
-        if let JobTransport::Shm(r) = &self.transport {
+        if let Some(r) = self.transport.shm() {
             r.attend(waits);
         }
     }
@@ -276,6 +276,7 @@ impl Core {
                 0 => 1,
                 cores => r.job().ranks().div_ceil(cores) as u32,
             },
+            JobTransport::Hosts(on) => on.map.ranks_per_core(),
             JobTransport::Alone | JobTransport::Sim(..) => 1,
         }
     }
@@ -284,6 +285,7 @@ impl Core {
     pub fn cores_per_rank(&self) -> usize {
         match &self.transport {
             JobTransport::Shm(r) => r.job().cores() / r.job().ranks(),
+            JobTransport::Hosts(on) => on.map.cores_per_rank() as usize,
             JobTransport::Alone | JobTransport::Sim(..) => 0,
         }
     }
@@ -437,6 +439,17 @@ impl Core {
                     here.suspend(until) == Resumed::Look
                 },
             ),
+            (JobTransport::Hosts(on), None) => {
+                let events = on.net.events();
+                let quiet = || !self.poll_all() && !self.check_closed();
+                on.shm.sleep(&[events], || self.sleep_time(), quiet);
+            }
+            // Its thread runs others, and looks again: nobody would rouse it for the network.
+            (JobTransport::Hosts(_), Some(here)) => {
+                if !self.poll_all() {
+                    here.suspend(SuspendUntil::While);
+                }
+            }
             (JobTransport::Sim(net, _), here) => match (self.poll_all(), here) {
                 (true, _) => {}
                 (false, Some(here)) => {

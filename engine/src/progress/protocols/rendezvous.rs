@@ -288,7 +288,7 @@ fn answer_of_host(
     let total = port.ops.get(handle)?.total;
     let memory = match key.map(|key| key.kind) {
         None => Memory::Private,
-        Some(RegionKind::Process) => Memory::Plain,
+        Some(RegionKind::Process | RegionKind::Network) => Memory::Plain,
         Some(_) => Memory::Heap,
     };
     let state = &mut port.peers[peer as usize];
