@@ -1,9 +1,12 @@
 //! The start under launchers that speak PMI-1, such as the Hydra of MPICH and Intel MPI.
 //!
 //! ```text
-//! each rank    takes its place in the job's folder on its machine     barrier
+//! rank 0       put: the job's number and key                           barrier
+//! each rank    takes its place in the job's folder on its machine      barrier
 //! lowest of a machine   makes the segment, hands it to the others there
 //! ```
+//!
+//! The folder is named by the key: launchers give equal names to jobs in different containers.
 //!
 //! That is all where these are all ranks. Else each rank listens to the network, and
 //!
@@ -186,7 +189,10 @@ impl Connected {
             let value = format!("{number:016x}|{}", key.to_text());
             self.with(|c, space| c.put(space, "osier-job", &value))?;
         }
-        let meeting = Meeting::open(&meeting_place(), &self.space, rank);
+        self.with(|c, _| c.barrier())?;
+        let text = self.with(|c, space| c.get(space, "osier-job"))?;
+        let (number, key) = of_job(&text).ok_or_else(|| bad_value("osier-job"))?;
+        let meeting = Meeting::open(&meeting_place(), &text, rank);
         let meeting = meeting.inspect_err(|e| apart(rank, e)).ok();
         self.with(|c, _| c.barrier())?;
         let (job, here) = match &meeting {
@@ -198,7 +204,10 @@ impl Connected {
         let place = place.ok_or_else(|| failed("joining the job", "it is another rank's"))?;
         let others = match here.len() == ranks {
             true => None,
-            false => Some(self.look_out(rank, ranks, &here, job.cores() as u32)?),
+            false => {
+                let cores = job.cores() as u32;
+                Some(self.look_out(rank, ranks, &here, cores, number, key)?)
+            }
         };
         Ok(Way { job, place, others })
     }
@@ -210,13 +219,9 @@ impl Connected {
         ranks: usize,
         here: &[u32],
         cores: u32,
+        number: u64,
+        key: JobKey,
     ) -> Result<(NetRank, HostMap, u64)> {
-        let text = self.with(|c, space| c.get(space, "osier-job"))?;
-        let job = text.split_once('|').and_then(|(number, key)| {
-            let number = u64::from_str_radix(number, 16).ok()?;
-            Some((number, JobKey::of_text(key)?))
-        });
-        let (number, key) = job.ok_or_else(|| bad_value("osier-job"))?;
         let options = NetOptions {
             setting: config::network()?,
             ..NetOptions::new(rank, number, key)
@@ -345,6 +350,13 @@ impl Directory for Connected {
 
 fn key_of(rank: u32) -> String {
     format!("osier-{rank}")
+}
+
+/// The job's number and key.
+fn of_job(text: &str) -> Option<(u64, JobKey)> {
+    let (number, key) = text.split_once('|')?;
+    let number = u64::from_str_radix(number, 16).ok()?;
+    Some((number, JobKey::of_text(key)?))
 }
 
 fn bad_value(key: &str) -> Error {

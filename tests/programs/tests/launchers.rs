@@ -123,15 +123,20 @@ fn children_of_ranks_are_no_ranks() {
     .code(0);
 }
 
+/// A launcher whose values are of another version, or garbled, is refused by what is wrong.
 #[test]
-fn ranks_on_two_machines_are_refused_by_name() {
-    let far = "cmd=get_result rc=0 value=1/-/another-boot/1/elsewhere";
-    let server = Server::new(1, Some(("get", far)));
-    let child = server.start(Command::new(EXERCISE).arg("join"), 1, 2);
-    let output = child.wait_with_output().expect("its end");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(9), "{text}");
-    assert!(text.contains("rank 0 on elsewhere"), "{text}");
+fn values_that_cannot_be_parsed_are_refused() {
+    let bad = "cmd=get_result rc=0 value=1/-/another-boot/1/elsewhere";
+    let server = Server::new(2, Some(("get", bad)));
+    let start = |rank| server.start(Command::new(EXERCISE).arg("join"), rank, 2);
+    let children: Vec<Child> = (0..2).map(start).collect();
+    for child in children {
+        let output = child.wait_with_output().expect("its end");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(9), "{text}");
+        assert!(text.contains("osier-job"), "{text}");
+        assert!(text.contains("the same version"), "{text}");
+    }
     assert_eq!(server.finished(), 0);
 }
 

@@ -7,12 +7,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 /// What the launcher and its threads, one per rank, have in common.
 pub struct Server {
     values: Mutex<HashMap<String, String>>,
-    barrier: Barrier,
+    ranks: usize,
+    barrier: Mutex<Barrier>,
+    moved: Condvar,
     /// The code that a rank wants the job to end with.
     aborted: Mutex<Option<String>>,
     finished: Mutex<usize>,
@@ -20,11 +22,21 @@ pub struct Server {
     fault: Option<(&'static str, &'static str)>,
 }
 
+#[derive(Default)]
+struct Barrier {
+    inside: usize,
+    rounds: usize,
+    /// A rank has gone without a good-bye: nobody gets through any more.
+    broken: bool,
+}
+
 impl Server {
     pub fn new(ranks: usize, fault: Option<(&'static str, &'static str)>) -> Arc<Self> {
         Arc::new(Server {
             values: Mutex::default(),
-            barrier: Barrier::new(ranks),
+            ranks,
+            barrier: Mutex::default(),
+            moved: Condvar::new(),
             aborted: Mutex::default(),
             finished: Mutex::default(),
             fault,
@@ -46,7 +58,12 @@ impl Server {
         // The command keeps the socket, and a rank's end would not be seen.
         command.stdin(Stdio::null());
         let server = self.clone();
-        std::thread::spawn(move || server.serve(ours));
+        std::thread::spawn(move || {
+            if !server.serve(ours) {
+                server.barrier.lock().expect("a barrier").broken = true;
+                server.moved.notify_all();
+            }
+        });
         child
     }
 
@@ -60,33 +77,54 @@ impl Server {
         *self.finished.lock().expect("a number")
     }
 
-    fn serve(&self, socket: UnixStream) {
+    /// Answers a rank until it says good-bye, or has gone: then it returns false.
+    fn serve(&self, socket: UnixStream) -> bool {
         let mut write = socket.try_clone().expect("a socket");
         for line in BufReader::new(socket).lines() {
-            let Ok(line) = line else { return };
+            let Ok(line) = line else { return false };
             let words = line.split(' ').filter_map(|word| word.split_once('='));
             let words: HashMap<&str, &str> = words.collect();
             let command = words["cmd"];
             let answer = match self.fault {
-                Some((fault, "")) if fault == command => return,
+                Some((fault, "")) if fault == command => return false,
                 Some((fault, said)) if fault == command => said.to_owned(),
-                _ => self.answer(command, &words),
+                _ => match self.answer(command, &words) {
+                    Some(answer) => answer,
+                    None => return false,
+                },
             };
             if write.write_all(format!("{answer}\n").as_bytes()).is_err() {
-                return;
+                return false;
             }
             if command == "finalize" {
-                return;
+                return true;
             }
         }
+        false
     }
 
-    fn answer(&self, command: &str, words: &HashMap<&str, &str>) -> String {
+    /// Waits until all ranks have come; false if one of them cannot come any more.
+    fn pass(&self) -> bool {
+        let mut barrier = self.barrier.lock().expect("a barrier");
+        let round = barrier.rounds;
+        barrier.inside += 1;
+        if barrier.inside == self.ranks {
+            (barrier.inside, barrier.rounds) = (0, round + 1);
+            self.moved.notify_all();
+        }
+        let waits = |barrier: &mut Barrier| barrier.rounds == round && !barrier.broken;
+        let barrier = self.moved.wait_while(barrier, waits).expect("a barrier");
+        barrier.rounds != round
+    }
+
+    /// The answer to a command; nothing, to hang up.
+    fn answer(&self, command: &str, words: &HashMap<&str, &str>) -> Option<String> {
         let value = |key: &str| words.get(key).copied().unwrap_or_default().to_owned();
-        match command {
+        Some(match command {
             "init" => "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".into(),
             "get_maxes" => "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024".into(),
             "get_appnum" => "cmd=appnum appnum=0".into(),
+            // That of every job: jobs must not need different ones.
             "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1_0".into(),
             "put" => {
                 let mut values = self.values.lock().expect("values");
@@ -94,7 +132,9 @@ impl Server {
                 "cmd=put_result rc=0 msg=success".into()
             }
             "barrier_in" => {
-                self.barrier.wait();
+                if !self.pass() {
+                    return None;
+                }
                 "cmd=barrier_out".into()
             }
             "get" => match self.values.lock().expect("values").get(words["key"]) {
@@ -110,6 +150,6 @@ impl Server {
                 "cmd=none".into()
             }
             other => format!("cmd={other} rc=-1 msg=unknown"),
-        }
+        })
     }
 }
