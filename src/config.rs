@@ -105,7 +105,7 @@ pub const USER: &[Variable] = &[
     Variable {
         name: "OSIER_NETWORK",
         default: "all interfaces that are up, but loopback",
-        meaning: "interfaces and subnets by which ranks of other hosts reach this one, and a range of ports, with commas between, such as ib0, 10.1.0.0/16 or 10.1.0.0/16,ports=20000-20100",
+        meaning: "interfaces and subnets by which ranks of other hosts reach this one, a range of ports (ports=20000-20100), how long a host may be silent (gone=5s), and whether of two halves of a cut network that of the lowest rank goes on (tie=lowest), with commas between",
         syntax: Syntax::Text(|text| parse_network(text).map(drop)),
     },
     Variable {

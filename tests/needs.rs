@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 mod asked;
 
 /// Key, thing, and what brings it.
-const NEEDS: [(&str, &str, &str); 18] = [
+const NEEDS: [(&str, &str, &str); 19] = [
     ("driver", "the emulated driver", BUILD),
     ("launcher", "the launcher `osier`", BUILD),
     ("cc", "a C compiler", "apt-get install gcc"),
@@ -53,6 +53,11 @@ const NEEDS: [(&str, &str, &str); 18] = [
         "root",
         "root, who may start processes of others",
         "run the tests as root",
+    ),
+    (
+        "hosts",
+        "network namespaces, as hosts",
+        "run the tests as root, with iproute2 and util-linux installed",
     ),
     (
         "fma",

@@ -217,9 +217,20 @@ fn by_way(way: pmi1::Way, rank: usize, ranks: usize) -> Result<Arc<Core>> {
     let shm = in_segment(&job, place, rank)?;
     let transport = match others {
         None => JobTransport::Shm(shm),
-        Some((net, map, _)) => JobTransport::Hosts(OnHosts { shm, net, map }),
+        Some((net, map, _)) => {
+            let net = exchange_news(net, &map, &job);
+            JobTransport::Hosts(OnHosts { shm, net, map })
+        }
     };
     on_machine(&job, transport, rank, ranks, trace)
+}
+
+/// Has a rank learn of the ends of ranks of other hosts, and tell these of those of its own.
+fn exchange_news(net: NetRank, map: &HostMap, job: &Job) -> NetRank {
+    let (job, places) = (job.clone(), map.clone());
+    let near = move |rank| job.death(places.place(rank)?);
+    net.attend(map.clone(), Box::new(near));
+    net
 }
 
 fn tracer(
@@ -291,6 +302,7 @@ impl Universe {
     pub fn join_on_host(job: &Job, place: usize, net: NetRank, map: HostMap) -> Result<Universe> {
         let (rank, ranks) = (net.rank() as usize, map.ranks());
         let shm = in_segment(job, place, rank)?;
+        let net = exchange_news(net, &map, job);
         let transport = JobTransport::Hosts(OnHosts { shm, net, map });
         let core = on_machine(job, transport, rank, ranks, None)?;
         Self::open(&member(core, agreed(job), false)?)

@@ -63,8 +63,14 @@ struct Found {
     card: Card,
 }
 
-/// Ranks that share a core, and cores of each rank: see [`HostMap::with_cores`].
-type Crowd = (u32, u32);
+/// What holds for the hosts of a job.
+struct Hosts {
+    /// The lowest rank of each rank's machine.
+    lowest: Vec<u32>,
+    /// Ranks that share a core, and cores of each rank: see [`HostMap::with_cores`].
+    crowd: (u32, u32),
+    names: Vec<String>,
+}
 
 /// How a rank has joined.
 pub(crate) struct Way {
@@ -231,25 +237,32 @@ impl Connected {
         let own = format!("{}|{cores}|{}", here[0], net.card().to_text());
         self.with(|c, space| c.put(space, &key_of(rank), &own))?;
         self.with(|c, _| c.barrier())?;
-        let (mut lowest, mut crowd) = (Vec::with_capacity(ranks), None);
         let map = |lowest: &[u32]| {
             let map = HostMap::new(rank, lowest).filter(|_| lowest.len() == ranks);
             map.ok_or_else(|| failed("the hosts of the job", "a rank is missing"))
         };
+        let mut hosts = None;
         if ranks <= ALL_LOOK_UP || rank == 0 {
-            let mut cores = Vec::with_capacity(ranks);
-            for rank in 0..ranks as u32 {
-                let found = self.look_up(rank)?;
-                lowest.push(found.lowest);
-                cores.push(found.cores);
-            }
-            crowd = Some(map(&lowest)?.crowd(&cores));
+            let all: Result<Vec<Found>> = (0..ranks as u32).map(|r| self.look_up(r)).collect();
+            let all = all?;
+            let lowest: Vec<u32> = all.iter().map(|found| found.lowest).collect();
+            let cores: Vec<u32> = all.iter().map(|found| found.cores).collect();
+            let names: Vec<String> = all.into_iter().map(|found| found.card.host).collect();
+            let map = map(&lowest)?;
+            hosts = Some(Hosts {
+                lowest,
+                crowd: map.crowd(&cores),
+                names: map.of_hosts(&names),
+            });
         }
         if ranks > ALL_LOOK_UP {
-            (lowest, crowd) = self.share_map(rank, lowest, crowd)?;
+            hosts = Some(self.share_hosts(hosts)?);
         }
-        let (ranks_per_core, cores_per_rank) = crowd.unwrap_or((1, 0));
-        let map = map(&lowest)?.with_cores(ranks_per_core, cores_per_rank);
+        let missing = || failed("the hosts of the job", "nobody has said where they are");
+        let hosts = hosts.ok_or_else(missing)?;
+        let (ranks_per_core, cores_per_rank) = hosts.crowd;
+        let map = map(&hosts.lowest)?.with_cores(ranks_per_core, cores_per_rank);
+        let map = map.with_names(hosts.names);
         if map.here() != here {
             let what = format!("{:?} say that they are here, and {here:?} are", map.here());
             return Err(failed("the hosts of the job", what));
@@ -273,44 +286,63 @@ impl Connected {
         parsed().ok_or_else(|| bad_value(&key))
     }
 
-    /// The lowest rank of each rank's machine, and what ranks have of cores, as rank 0 has looked
-    /// them up.
-    fn share_map(
-        &self,
-        rank: u32,
-        lowest: Vec<u32>,
-        crowd: Option<Crowd>,
-    ) -> Result<(Vec<u32>, Option<Crowd>)> {
-        if let Some((ranks_per_core, cores_per_rank)) = crowd {
+    /// What rank 0 has looked up of all; `hosts` is that, of rank 0.
+    fn share_hosts(&self, hosts: Option<Hosts>) -> Result<Hosts> {
+        if let Some(hosts) = &hosts {
+            let (ranks_per_core, cores_per_rank) = hosts.crowd;
             let text = format!("{ranks_per_core}|{cores_per_rank}");
             self.with(|c, space| c.put(space, "osier-cores", &text))?;
-            let parts = to_parts(&lowest);
-            for (at, part) in parts.iter().enumerate() {
-                let more = if at + 1 < parts.len() { "+" } else { "" };
-                let value = format!("{part}{more}");
-                self.with(|c, space| c.put(space, &format!("osier-map-{at}"), &value))?;
-            }
+            let runs = hosts.lowest.chunk_by(|a, b| a == b);
+            self.put_all("map", runs.map(|run| format!("{}x{},", run[0], run.len())))?;
+            self.put_all("hosts", hosts.names.iter().map(|name| format!("{name},")))?;
         }
         self.with(|c, _| c.barrier())?;
-        if rank == 0 {
-            return Ok((lowest, crowd));
+        if let Some(hosts) = hosts {
+            return Ok(hosts);
         }
         let text = self.with(|c, space| c.get(space, "osier-cores"))?;
         let crowd = text
             .split_once('|')
             .and_then(|(ranks, cores)| Some((ranks.parse().ok()?, cores.parse().ok()?)));
-        let crowd = crowd.ok_or_else(|| bad_value("osier-cores"))?;
-        let mut all = Vec::new();
+        let mut lowest = Vec::new();
+        for part in self.get_all("map")? {
+            of_runs(&part, &mut lowest).ok_or_else(|| bad_value("osier-map"))?;
+        }
+        let names = self.get_all("hosts")?;
+        let names = names.iter().flat_map(|part| part.split_terminator(','));
+        Ok(Hosts {
+            lowest,
+            crowd: crowd.ok_or_else(|| bad_value("osier-cores"))?,
+            names: names.map(String::from).collect(),
+        })
+    }
+
+    /// Puts a text of any length, in parts that are short enough.
+    fn put_all(&self, name: &str, words: impl Iterator<Item = String>) -> Result<()> {
+        let parts = to_parts(words);
+        for (at, part) in parts.iter().enumerate() {
+            let more = if at + 1 < parts.len() { "+" } else { "" };
+            let value = format!("{part}{more}");
+            self.with(|c, space| c.put(space, &format!("osier-{name}-{at}"), &value))?;
+        }
+        Ok(())
+    }
+
+    /// Gets the parts of [`Connected::put_all`].
+    fn get_all(&self, name: &str) -> Result<Vec<String>> {
+        let mut parts = Vec::new();
         for at in 0.. {
-            let key = format!("osier-map-{at}");
+            let key = format!("osier-{name}-{at}");
             let text = self.with(|c, space| c.get(space, &key))?;
-            let part = text.strip_suffix('+');
-            of_part(part.unwrap_or(&text), &mut all).ok_or_else(|| bad_value(&key))?;
-            if part.is_none() {
-                break;
+            match text.strip_suffix('+') {
+                Some(part) => parts.push(part.to_owned()),
+                None => {
+                    parts.push(text);
+                    break;
+                }
             }
         }
-        Ok((all, Some(crowd)))
+        Ok(parts)
     }
 
     fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
@@ -375,21 +407,20 @@ fn word(name: &str) -> String {
     }
 }
 
-/// Runs of equal numbers, `NUMBERxTIMES` with commas between, in parts that are short enough.
-fn to_parts(all: &[u32]) -> Vec<String> {
+/// Words one behind the other, in parts that are short enough.
+fn to_parts(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut parts = vec![String::new()];
-    for run in all.chunk_by(|a, b| a == b) {
-        let text = format!("{}x{},", run[0], run.len());
+    for word in words {
         match parts.last_mut() {
-            Some(last) if last.len() + text.len() <= VALUE_BYTES => last.push_str(&text),
-            _ => parts.push(text),
+            Some(last) if last.len() + word.len() <= VALUE_BYTES => last.push_str(&word),
+            _ => parts.push(word),
         }
     }
     parts
 }
 
-/// Reads one of [`to_parts`].
-fn of_part(text: &str, to: &mut Vec<u32>) -> Option<()> {
+/// Reads runs of equal numbers, `NUMBERxTIMES` with commas between.
+fn of_runs(text: &str, to: &mut Vec<u32>) -> Option<()> {
     /// Most ranks of a job that anybody has.
     const MOST: usize = 1 << 24;
     for run in text.split_terminator(',') {
@@ -472,16 +503,17 @@ mod tests {
             (0..3000).collect(),
             (0..70_000).map(|r| r / 64).collect(),
         ] {
-            let parts = to_parts(&lowest);
+            let runs = lowest.chunk_by(|a, b| a == b);
+            let parts = to_parts(runs.map(|run| format!("{}x{},", run[0], run.len())));
             assert!(parts.iter().all(|part| part.len() <= VALUE_BYTES));
             let mut back = Vec::new();
             for part in &parts {
-                of_part(part, &mut back).expect("a part");
+                of_runs(part, &mut back).expect("a part");
             }
             assert_eq!(back, lowest);
         }
         for bad in ["1", "1x", "x1,", "1x99999999,", "1x1,,"] {
-            assert!(of_part(bad, &mut Vec::new()).is_none(), "{bad}");
+            assert!(of_runs(bad, &mut Vec::new()).is_none(), "{bad}");
         }
     }
 

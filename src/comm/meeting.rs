@@ -239,6 +239,9 @@ impl Meeting {
                 ),
             ));
         };
+        if let Some(e) = self.cut_off() {
+            return Err(e);
+        }
         let world = |rank: usize| group.world_rank(rank).unwrap_or_default() as u32;
         let (up, down) = (key.towards(UP), key.towards(DOWN));
         let mine = fingerprint(given);
@@ -294,15 +297,39 @@ impl Meeting {
                 ErrorKind::Argument,
                 "the members of the group were given different groups or arguments (hint: all pass the same group in the same order, and different tags tell concurrent calls apart)",
             )),
-            DEAD => Err(Error::new(
-                ErrorKind::RankDead,
-                "a member of the group has failed (hint: make the group without failed ranks)",
-            )),
+            DEAD => Err(self.member_failed(group)),
             _ => Err(Error::new(
                 ErrorKind::Unavailable,
                 "the group's first rank has handed out all of its context ids",
             )),
         }
+    }
+}
+
+impl Meeting {
+    /// The error of a rank without which all others go on.
+    #[cold]
+    fn cut_off(&self) -> Option<Error> {
+        let why = self.core.transport.net()?.why_apart()?;
+        let what = format!("this rank makes no communicators any more: {why}");
+        Some(Error::new(ErrorKind::RankDead, what))
+    }
+
+    /// The error of a group of which a member has failed; names it, if this rank knows it.
+    #[cold]
+    fn member_failed(&self, group: &Group) -> Error {
+        if let Some(e) = self.cut_off() {
+            return e;
+        }
+        let failed = self.core.with(&self.lane, |lane| lane.failed_peers());
+        let of_group = failed.iter().find(|world| group.rank_of(**world).is_some());
+        let who = of_group.map_or("a member of the group has failed".into(), |world| {
+            format!("rank {world} of the world, a member of the group, has failed")
+        });
+        Error::new(
+            ErrorKind::RankDead,
+            format!("{who} (hint: make the group without failed ranks)"),
+        )
     }
 }
 

@@ -43,9 +43,16 @@ impl Network {
         vec![Network::Virtual(1), Network::Virtual(2)]
     }
 
-    /// Every transport within a machine, for tests that must pass on all of them. `self` takes
-    /// part in each: ranks send to themselves through it.
+    /// Every transport, for tests that must pass on all of them. `self` takes part in each:
+    /// ranks send to themselves through it.
     pub fn all() -> Vec<Network> {
+        let mut all = Network::within_host();
+        all.push(Network::Hosts(2));
+        all
+    }
+
+    /// Those of one machine.
+    pub fn within_host() -> Vec<Network> {
         vec![
             Network::Shm,
             Network::Sim(SimOptions {
@@ -289,7 +296,9 @@ fn on_hosts<R: Send>(
     let crowd = (n.div_ceil(cores) as u32, (cores / n) as u32);
     let map = |rank| {
         let map = HostMap::new(rank as u32, &of_ranks).expect("a rank of the job");
-        map.with_cores(crowd.0, crowd.1)
+        let names = (0..map.hosts()).map(|host| format!("host{host}"));
+        let names = names.collect();
+        map.with_cores(crowd.0, crowd.1).with_names(names)
     };
     let place = |rank: usize| {
         let place = map(rank).place(rank as u32);

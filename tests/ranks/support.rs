@@ -40,7 +40,7 @@ impl Watchdog {
 pub fn on_all(n: usize, f: impl Fn(Communicator) + Sync) {
     let _watchdog = Watchdog::start();
     let networks = Network::all().into_iter().chain(Network::virtual_ranks());
-    for network in networks.chain([Network::Hosts(2)]) {
+    for network in networks {
         ranks_on(&network, n, &f);
     }
 }
@@ -48,7 +48,7 @@ pub fn on_all(n: usize, f: impl Fn(Communicator) + Sync) {
 /// The same on one machine.
 pub fn on_machine(n: usize, f: impl Fn(Communicator) + Sync) {
     let _watchdog = Watchdog::start();
-    let networks = Network::all().into_iter().chain(Network::virtual_ranks());
+    let networks = Network::within_host().into_iter().chain(Network::virtual_ranks());
     for network in networks {
         ranks_on(&network, n, &f);
     }

@@ -18,6 +18,11 @@ pub enum Death {
     Disconnected,
     /// It cannot be called over the network.
     Unreachable,
+    /// Its host does not answer any more.
+    Silent,
+    /// It may live, and this rank has been cut off from it: it was declared dead itself, or is on
+    /// a side of a cut network that does not go on.
+    Apart,
 }
 
 impl std::fmt::Display for Death {
@@ -30,6 +35,8 @@ impl std::fmt::Display for Death {
             Death::Ended => f.write_str("has ended without finalizing"),
             Death::Disconnected => f.write_str("was lost: its connection has ended"),
             Death::Unreachable => f.write_str("cannot be reached over the network"),
+            Death::Silent => f.write_str("was lost: its host does not answer"),
+            Death::Apart => f.write_str("goes on without this rank"),
             Death::Overwritten => {
                 f.write_str("cannot be heard: what it sent was overwritten in shared memory")
             }

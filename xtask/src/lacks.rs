@@ -57,6 +57,11 @@ impl Lacks {
         // SAFETY: a system call without arguments.
         let user = unsafe { libc::geteuid() };
         without("root", user == 0, "only root starts processes of others");
+        without(
+            "hosts",
+            makes_hosts(),
+            "no network namespaces (hint: as root, apt-get install iproute2)",
+        );
         #[cfg(target_arch = "x86_64")]
         without(
             "fma",
@@ -80,6 +85,14 @@ impl Lacks {
         let between = if set.is_empty() { "" } else { "," };
         format!("{set}{between}skip={}", keys.join(",,"))
     }
+}
+
+/// Whether hosts can be made of namespaces.
+fn makes_hosts() -> bool {
+    let name = format!("osier-try-{}", std::process::id());
+    let ip = |what: &str| succeeds(Command::new("ip").args(["netns", what, &name]));
+    let there = ip("add") && ip("del");
+    there && succeeds(Command::new("unshare").args(["--uts", "--mount", "true"]))
 }
 
 /// Whether a process may read another of its user: a child, at an address that it has not.

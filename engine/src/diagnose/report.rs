@@ -163,6 +163,8 @@ impl Hang {
                 Death::Ended => "its process has ended".into(),
                 Death::Disconnected => "its connection was lost".into(),
                 Death::Unreachable => "it cannot be reached".into(),
+                Death::Silent => "its host does not answer".into(),
+                Death::Apart => "it goes on without this rank".into(),
                 Death::Overwritten => "its messages were overwritten".into(),
                 Death::Finalized => continue, // no failure
             };

@@ -334,10 +334,17 @@ impl Core {
             JobTransport::Shm(r) => r.job().death(rank as usize),
             JobTransport::Sim(net, _) if net.has_finalized(rank) => Some(Death::Finalized),
             JobTransport::Sim(net, _) => net.is_dead(rank).then_some(Death::Signaled(9)),
-            JobTransport::Hosts(on) => match on.map.place(rank) {
-                Some(place) => on.shm.job().death(place),
-                None => on.net.death(rank),
-            },
+            JobTransport::Hosts(on) => {
+                let of_net = || on.net.death(rank);
+                match on.map.place(rank) {
+                    Some(place) => {
+                        let here = on.shm.job().death(place);
+                        // In order it leaves by the segment.
+                        here.or_else(|| of_net().filter(|how| how.is_failure()))
+                    }
+                    None => of_net(),
+                }
+            }
         }
     }
 

@@ -73,12 +73,10 @@ impl Hosts {
         !self.is_near(peer) && self.far.is_awaited(peer)
     }
 
-    /// Why a peer on another host cannot be reached any more, in words.
+    /// Why a peer cannot be reached any more, in words, if it is on another host or has been
+    /// given up by one.
     pub fn why(&self, peer: Peer) -> Option<String> {
-        match self.is_near(peer) {
-            true => None,
-            false => self.far.why(peer),
-        }
+        self.far.why(peer)
     }
 
     /// Takes a region back.

@@ -84,6 +84,10 @@ fn main() -> ExitCode {
     match what[..] {
         ["join"] => println!("rank {} of {}", comm.rank(), comm.size()),
         ["sizes"] => sizes(comm, &SIZES),
+        ["far-sizes"] => {
+            exchange(comm, &SIZES);
+            through(comm);
+        }
         ["some-sizes"] => sizes(comm, &[0, 8, 600, 30_000, 200_000]),
         ["scribble", seed] => scribbles::run(comm, seed.parse().expect("a number")),
         ["traffic", seed] => scribbles::traffic(comm, seed.parse().expect("a number")),
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         ["die-inside"] => die_inside(comm),
         ["workers"] => leavers::workers(comm),
         ["leave", how] => leavers::leave(comm, how == "failing"),
+        ["survive", left] => survive(comm, left.parse().expect("a number")),
         ["early", code] => early(comm, code.parse().expect("a code"), false),
         ["parted"] => parted(comm),
         ["full"] => full(&universe),
@@ -304,7 +309,16 @@ fn child(comm: &Communicator, says: &str) {
 }
 
 /// Every size on every way: plain memory, heap, with gaps.
-fn sizes(comm: &Communicator, sizes: &[usize]) {
+fn sizes(comm: &Communicator, all: &[usize]) {
+    exchange(comm, all);
+    let right = (comm.rank() + 1) % comm.size();
+    let transport = comm.transport(right).expect("neighbor");
+    assert!(matches!(transport, "shm" | "delayed shm"), "{transport}");
+    through(comm);
+}
+
+/// The same, whatever carries it.
+fn exchange(comm: &Communicator, sizes: &[usize]) {
     let (me, n) = (comm.rank(), comm.size());
     let (right, left) = ((me + 1) % n, (me + n - 1) % n);
     for (i, &bytes) in sizes.iter().enumerate() {
@@ -346,9 +360,6 @@ fn sizes(comm: &Communicator, sizes: &[usize]) {
         assert!(filled == theirs, "gaps, {bytes} bytes");
         assert!(left_alone.iter().all(|b| *b == 255));
     }
-    let transport = comm.transport(right).expect("neighbor");
-    assert!(matches!(transport, "shm" | "delayed shm"), "{transport}");
-    through(comm);
 }
 
 /// Many ranks on few cores.
@@ -370,6 +381,41 @@ fn crowd(comm: &Communicator) {
         assert!(all.iter().enumerate().all(|(i, x)| *x == i as u64 / 1_000));
     }
     through(comm);
+}
+
+/// Ranks go round until some are lost; the given number that is left goes on.
+fn survive(comm: &Communicator, left: usize) {
+    let sum = |comm: &Communicator| {
+        let mut sum = [0u64];
+        comm.allreduce(&[1u64], &mut sum, Op::Sum).map(|()| sum[0])
+    };
+    let mut said = false;
+    let e = loop {
+        match sum(comm) {
+            Ok(n) => assert_eq!(n, comm.size() as u64),
+            Err(e) => break e,
+        }
+        if !std::mem::replace(&mut said, true) {
+            println!("rank {} goes round", comm.rank());
+        }
+    };
+    println!("{e}");
+    // All that are lost with it are known a little later.
+    while comm.size() - comm.failed_ranks().len() > left {
+        std::thread::yield_now();
+    }
+    let failed = comm.acknowledge_failures();
+    for rank in &failed {
+        println!("{}", comm.send(&[0u8], *rank, 0).expect_err("it is lost"));
+    }
+    let living = (0..comm.size()).filter(|rank| !failed.contains(rank));
+    let world = |rank| comm.group().world_rank(rank).expect("a member");
+    let living: Vec<usize> = living.map(world).collect();
+    let group = osier::Group::from_world_ranks(&living).expect("a group");
+    match comm.create_group(&group, 0).and_then(|rest| sum(&rest)) {
+        Ok(n) => println!("rank {} goes on with {n}", comm.rank()),
+        Err(e) => println!("rank {} does not go on: {e}", comm.rank()),
+    }
 }
 
 /// Ranks that wait for each other for ever.

@@ -5,6 +5,7 @@ use nix::net::if_::InterfaceFlags;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// Most addresses that a rank names: more are no use, and a launcher's values are short.
 const MOST_ADDRESSES: usize = 8;
@@ -22,6 +23,8 @@ const MOST_ADDRESSES: usize = 8;
 pub struct NetworkSetting {
     which: Vec<Which>,
     ports: Option<RangeInclusive<u16>>,
+    gone_s: Option<u16>,
+    lowest_goes_on: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ impl fmt::Display for NetworkSetting {
         let ports = ports.map(|ports| format!("ports={}-{}", ports.start(), ports.end()));
         let words: Vec<String> = (self.which.iter().map(Which::to_string))
             .chain(ports)
+            .chain(self.gone_s.map(|seconds| format!("gone={seconds}s")))
+            .chain(self.lowest_goes_on.then(|| "tie=lowest".into()))
             .collect();
         f.write_str(&words.join(","))
     }
@@ -62,6 +67,13 @@ impl std::str::FromStr for NetworkSetting {
         {
             if let Some(ports) = word.strip_prefix("ports=") {
                 setting.ports = Some(of_ports(ports)?);
+            } else if let Some(time) = word.strip_prefix("gone=") {
+                setting.gone_s = Some(of_seconds(time)?);
+            } else if let Some(who) = word.strip_prefix("tie=") {
+                if who != "lowest" {
+                    return Err(format!("tie={}: not known (hint: tie=lowest)", shown(who)));
+                }
+                setting.lowest_goes_on = true;
             } else if let Some((address, bits)) = word.split_once('/') {
                 setting.which.push(of_subnet(address, bits)?);
             } else {
@@ -78,6 +90,16 @@ impl std::str::FromStr for NetworkSetting {
         }
         Ok(setting)
     }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+fn of_seconds(text: &str) -> Result<u16, String> {
+    let number = text.strip_suffix('s').unwrap_or(text).parse().ok();
+    let seconds = number.filter(|seconds| (1..=600).contains(seconds));
+    seconds.ok_or_else(|| format!("gone={}: 1 to 600 seconds (hint: gone=5s)", shown(text)))
 }
 
 fn of_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
@@ -112,6 +134,16 @@ pub struct LocalAddress {
 }
 
 impl NetworkSetting {
+    /// How long a host may be silent until its ranks are given up, if that is said.
+    pub fn gone_after(&self) -> Option<Duration> {
+        self.gone_s.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// Whether, of two halves of a cut network, that of the lowest rank goes on.
+    pub fn lowest_goes_on(&self) -> bool {
+        self.lowest_goes_on
+    }
+
     fn takes(&self, interface: &str, address: IpAddr) -> bool {
         let matches = |which: &Which| match which {
             Which::Interface(name) => name == interface,

@@ -8,7 +8,7 @@
 //!                           <-   VERDICT accepted, or why not
 //! ```
 //!
-//! A proof is a keyed hash over role, version, job, both identities and both nonces: what was
+//! A proof is a keyed hash over role, version, purpose, job, both identities and both nonces: what was
 //! heard on another connection proves nothing on this one, and what one end has said is no
 //! answer of the other. The key itself never travels here. Data are not encrypted.
 //!
@@ -26,7 +26,7 @@ use std::fmt;
 const MAGIC: [u8; 6] = *b"OSIER\0";
 const PROOF_BYTES: usize = 32;
 const NONCE_BYTES: usize = 32;
-/// Magic, version, kind and a zero byte, job, from, to.
+/// Magic, version, kind, purpose, job, from, to.
 const WHO_BYTES: usize = 6 + 2 + 2 + 8 + 4 + 4;
 const HELLO_BYTES: usize = WHO_BYTES + NONCE_BYTES;
 const ANSWER_BYTES: usize = HELLO_BYTES + PROOF_BYTES;
@@ -81,9 +81,30 @@ fn random() -> Result<[u8; 32], String> {
     Ok(bytes)
 }
 
+/// What a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Purpose {
+    /// Messages and regions.
+    Data = 1,
+    /// News of ends of ranks.
+    News = 2,
+}
+
+impl Purpose {
+    fn of_wire(w: u8) -> Option<Self> {
+        match w {
+            1 => Some(Self::Data),
+            2 => Some(Self::News),
+            _ => None,
+        }
+    }
+}
+
 /// Who joins whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
+    pub purpose: Purpose,
     pub job: u64,
     /// The rank that dials, and the one that it calls.
     pub dialer: u32,
@@ -162,6 +183,7 @@ fn proof(key: &JobKey, role: &[u8; 8], pair: Pair, nonces: [&Nonce; 2]) -> Hmac<
     let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).unwrap_or_else(|_| unreachable!());
     mac.update(role);
     mac.update(&WIRE_VERSION.to_le_bytes());
+    mac.update(&[pair.purpose as u8]);
     mac.update(&pair.job.to_le_bytes());
     mac.update(&pair.dialer.to_le_bytes());
     mac.update(&pair.acceptor.to_le_bytes());
@@ -178,6 +200,7 @@ fn who(kind: u8, pair: Pair) -> [u8; WHO_BYTES] {
     w[..6].copy_from_slice(&MAGIC);
     w[6..8].copy_from_slice(&WIRE_VERSION.to_le_bytes());
     w[8] = kind;
+    w[9] = pair.purpose as u8;
     w[10..18].copy_from_slice(&pair.job.to_le_bytes());
     w[18..22].copy_from_slice(&pair.dialer.to_le_bytes());
     w[22..26].copy_from_slice(&pair.acceptor.to_le_bytes());
@@ -194,10 +217,9 @@ fn of_who(w: &[u8], kind: u8) -> Result<Pair, BadHello> {
     if version != WIRE_VERSION {
         return Err(BadHello::Version(version));
     }
-    if w[8] != kind || w[9] != 0 {
-        return Err(BadHello::Order);
-    }
+    let purpose = Purpose::of_wire(w[9]).filter(|_| w[8] == kind);
     Ok(Pair {
+        purpose: purpose.ok_or(BadHello::Order)?,
         job: u64::from(word(14)) << 32 | u64::from(word(10)),
         dialer: word(18),
         acceptor: word(22),
@@ -243,8 +265,8 @@ pub(super) enum Next {
     Wait,
     /// It sends these, and waits.
     Say(Vec<u8>),
-    /// Of an acceptor: this rank has proved itself.
-    Proved(u32),
+    /// Of an acceptor: the dialer has proved itself.
+    Proved(Pair),
     /// Of a dialer: the acceptor has decided.
     Decided(Verdict),
 }
@@ -358,7 +380,7 @@ impl Acceptor {
         if let Some((pair, theirs, own)) = &self.answered {
             return proof(&self.key, OF_DIALER, *pair, [theirs, own])
                 .verify_slice(said)
-                .map(|()| Next::Proved(pair.dialer))
+                .map(|()| Next::Proved(*pair))
                 .map_err(|_| BadHello::Proof);
         }
         let pair = of_who(said, HELLO)?;
@@ -400,6 +422,7 @@ mod tests {
     use proptest::prelude::*;
 
     const PAIR: Pair = Pair {
+        purpose: Purpose::Data,
         job: 0x1234_5678_9abc_def0,
         dialer: 3,
         acceptor: 5,
@@ -439,7 +462,7 @@ mod tests {
             let answer = said(feed!(acceptor, hello, piece));
             let proof = said(feed!(dialer, answer, piece));
             let proved = feed!(acceptor, proof, piece);
-            assert!(matches!(proved, Ok(Next::Proved(3))), "{proved:?}");
+            assert!(matches!(proved, Ok(Next::Proved(PAIR))), "{proved:?}");
             let verdict = Acceptor::verdict(Verdict::Crossed);
             let decided = feed!(dialer, verdict, piece);
             assert!(matches!(decided, Ok(Next::Decided(Verdict::Crossed))));

@@ -26,6 +26,8 @@ pub struct HostMap {
     /// where nothing is known.
     ranks_per_core: u32,
     cores_per_rank: u32,
+    /// Names of hosts, if they are known.
+    names: Arc<[String]>,
 }
 
 impl HostMap {
@@ -45,6 +47,7 @@ impl HostMap {
             here: here.collect(),
             ranks_per_core: 1,
             cores_per_rank: 0,
+            names: Arc::new([]),
             number: numbers.len(),
             own,
             hosts: hosts.into(),
@@ -59,6 +62,24 @@ impl HostMap {
             cores_per_rank,
             ..self
         }
+    }
+
+    /// The same map with names of the hosts, in their order.
+    pub fn with_names(self, names: Vec<String>) -> Self {
+        let names = names.into();
+        Self { names, ..self }
+    }
+
+    /// The name of a rank's host, if it is known.
+    pub fn name(&self, rank: u32) -> Option<&str> {
+        let name = self.names.get(self.host(rank)? as usize)?;
+        Some(name.as_str())
+    }
+
+    /// Of something that each rank has, what the lowest rank of each host has.
+    pub fn of_hosts<T: Clone>(&self, of_ranks: &[T]) -> Vec<T> {
+        let lowest = (0..self.number as u32).map(|host| self.hosts.iter().position(|h| *h == host));
+        lowest.filter_map(|rank| of_ranks.get(rank?).cloned()).collect()
     }
 
     /// What [`HostMap::with_cores`] wants, from the cores of each rank's host.
@@ -137,6 +158,16 @@ mod tests {
         assert_eq!(map.crowd(&[8, 8, 8, 8]), (1, 2));
         let map = map.with_cores(2, 0);
         assert_eq!((map.ranks_per_core(), map.cores_per_rank()), (2, 0));
+    }
+
+    #[test]
+    fn hosts_have_names() {
+        let map = HostMap::new(1, &[7, 7, 3, 7]).expect("a rank");
+        assert_eq!(map.name(0), None);
+        let names = map.of_hosts(&["a", "b", "c", "d"].map(String::from));
+        assert_eq!(names, ["a", "c"]);
+        let map = map.with_names(names);
+        assert_eq!((map.name(3), map.name(2), map.name(4)), (Some("a"), Some("c"), None));
     }
 
     proptest! {

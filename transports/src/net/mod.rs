@@ -9,6 +9,8 @@
 //! | `out` | what leaves by a connection, in order |
 //! | `state` | connections, channels, credit, regions, requests, ends of peers |
 //! | `map` | which rank is on which host; pure |
+//! | `ends` | which ranks have ended, and who passes that on to whom; pure |
+//! | `news` | how the threads of all hosts exchange that |
 //! | `rank`, `endpoint` | what the layers above use |
 //!
 //! ```text
@@ -25,13 +27,17 @@
 //!
 //! # What holds of a peer that has ended
 //! Of its messages a prefix has come, in order, and all of that is delivered. Whoever was declared
-//! dead stays so: its calls are refused, and nothing that it sends counts.
+//! dead stays so: its calls are refused, and nothing that it sends counts. All ranks learn of it,
+//! whether they are connected with it or not, and so does the one who was declared dead, if it
+//! lives.
 
 mod address;
 mod endpoint;
+mod ends;
 mod frame;
 mod hello;
 mod map;
+mod news;
 mod out;
 mod rank;
 mod service;
@@ -43,5 +49,6 @@ pub use address::{Card, LocalAddress, NetworkSetting};
 pub use endpoint::NetEndpoint;
 pub use hello::JobKey;
 pub use map::HostMap;
+pub use news::Near;
 pub use rank::{Directory, NetOptions, NetRank};
 pub use state::NetCounts;

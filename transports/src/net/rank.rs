@@ -3,7 +3,10 @@
 
 use super::address::{Card, NetworkSetting};
 use super::endpoint::NetEndpoint;
+use super::ends::{Cause, Ends, Record};
 use super::hello::{Acceptor, JobKey, Verdict};
+use super::map::HostMap;
+use super::news::Near;
 use super::service::Service;
 use super::state::{NOTE, NetCounts, State};
 use crate::contract::{TransportError, TransportErrorKind};
@@ -16,9 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a call may take until it counts as failed.
-const CALL_TIME: Duration = Duration::from_secs(10);
-/// How long a peer's system may be silent until its connections count as lost.
+/// How long a peer's system may be silent until its connections, and calls, count as lost.
 const GONE_AFTER: Duration = Duration::from_secs(5);
 /// How long a rank that leaves waits until its peers' systems have all that it has sent, from
 /// the last byte on that they took.
@@ -58,7 +59,7 @@ impl NetOptions {
             job,
             key,
             setting: NetworkSetting::default(),
-            call_time: CALL_TIME,
+            call_time: GONE_AFTER,
             gone_after: GONE_AFTER,
         }
     }
@@ -78,6 +79,12 @@ pub(super) struct Inner {
     /// `note` is set.
     noted: AtomicBool,
     killed: AtomicBool,
+    /// The hosts of the job, until the thread takes part in their exchange of news.
+    to_attend: Mutex<Option<(HostMap, Near)>>,
+    /// Partners know that this rank has left.
+    told: AtomicBool,
+    /// All others go on without this rank.
+    apart: AtomicBool,
 }
 
 /// A rank on a network. Clones are the same rank.
@@ -94,7 +101,10 @@ impl NetRank {
     ///
     /// # Errors
     /// No address, port, descriptor or thread is left.
-    pub fn listen(options: NetOptions, host: &str) -> Result<NetRank, TransportError> {
+    pub fn listen(mut options: NetOptions, host: &str) -> Result<NetRank, TransportError> {
+        if let Some(time) = options.setting.gone_after() {
+            (options.gone_after, options.call_time) = (time, time);
+        }
         let (listener, addresses) = options.setting.listen()?;
         let os = |e: std::io::Error| TransportError::os("a listener", &e);
         listener.set_nonblocking(true).map_err(os)?;
@@ -119,6 +129,9 @@ impl NetRank {
             epoch: AtomicU64::new(0),
             noted: AtomicBool::new(false),
             killed: AtomicBool::new(false),
+            to_attend: Mutex::default(),
+            told: AtomicBool::new(false),
+            apart: AtomicBool::new(false),
         });
         let service = Service {
             listener,
@@ -135,6 +148,20 @@ impl NetRank {
     /// Where peers are called.
     pub fn look_up_in(&self, directory: Arc<dyn Directory>) {
         *lock(&self.0.directory) = Some(directory);
+    }
+
+    /// Exchanges news of ends of ranks with the other hosts of the job from now on. `near` says how
+    /// ranks of this host have ended, as far as its segment knows.
+    pub fn attend(&self, map: HostMap, near: Near) {
+        self.state().attend(map.clone());
+        *lock(&self.0.to_attend) = Some((map, near));
+        self.0.rouse();
+    }
+
+    /// Whether all other ranks go on without this one, those of its host included.
+    #[inline]
+    pub fn is_apart(&self) -> bool {
+        self.0.apart.load(Ordering::Acquire)
     }
 
     /// Where this rank is called.
@@ -168,6 +195,11 @@ impl NetRank {
     /// Why, in words.
     pub fn why(&self, rank: u32) -> Option<String> {
         self.state().why(rank)
+    }
+
+    /// Why all other ranks go on without this one, if they do.
+    pub fn why_apart(&self) -> Option<String> {
+        self.state().why_apart()
     }
 
     /// What has happened so far.
@@ -206,6 +238,16 @@ impl NetRank {
             // No event tells that a peer's system has acknowledged bytes.
             std::thread::sleep(Duration::from_micros(50));
         }
+        if !self.0.with_ends(Ends::are_exchanged) {
+            return;
+        }
+        // Last, so that whoever learns of it has all that was sent.
+        self.with(|state| state.reports.push((self.rank(), Cause::Finalized)));
+        let begun = Instant::now();
+        while !self.0.told.load(Ordering::Acquire) && begun.elapsed() < patience {
+            self.0.rouse();
+            std::thread::sleep(Duration::from_micros(50));
+        }
     }
 
     /// Ends as the end of the process would, for ranks that are threads of one: all connections
@@ -220,8 +262,8 @@ impl NetRank {
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state();
         let result = f(&mut state);
-        self.0.epoch.store(state.epoch, Ordering::Release);
-        let wanted = !state.wanted.is_empty();
+        self.0.note_ends(&state);
+        let wanted = !state.wanted.is_empty() || !state.reports.is_empty();
         drop(state);
         if wanted {
             self.0.rouse();
@@ -274,6 +316,39 @@ impl Inner {
         self.killed.load(Ordering::Acquire)
     }
 
+    pub fn take_attend(&self) -> Option<(HostMap, Near)> {
+        lock(&self.to_attend).take()
+    }
+
+    pub fn take_reports(&self) -> Vec<(u32, Cause)> {
+        std::mem::take(&mut lock(&self.state).reports)
+    }
+
+    pub fn with_ends<R>(&self, f: impl FnOnce(&Ends) -> R) -> R {
+        f(&lock(&self.state).ends)
+    }
+
+    /// Takes note of ends: see [`State::learn`].
+    pub fn learn(&self, records: &[Record]) -> (Vec<Record>, Vec<Record>) {
+        let tie = self.options.setting.lowest_goes_on();
+        self.tell(|state| state.learn(records, tie))
+    }
+
+    /// The connection to a rank that has ended is given up.
+    pub fn give_up(&self, rank: u32, cause: Cause) {
+        self.tell(|state| state.give_up(rank, cause));
+    }
+
+    /// Partners have all news, or there are none.
+    pub fn told(&self, told: bool) {
+        let has_left = self.with_ends(|ends| ends.cause(self.rank()).is_some());
+        self.told.store(told && has_left, Ordering::Release);
+    }
+
+    pub fn count_malformed(&self) {
+        lock(&self.state).counts.malformed += 1;
+    }
+
     pub fn take_wanted(&self) -> Vec<u32> {
         std::mem::take(&mut lock(&self.state).wanted)
     }
@@ -296,6 +371,10 @@ impl Inner {
         self.tell(|state| state.unreachable(rank, why));
     }
 
+    pub fn part(&self, why: &str) {
+        self.tell(|state| state.part(why.to_owned()));
+    }
+
     pub fn has_left(&self, rank: u32) {
         self.tell(|state| state.finalized(rank));
     }
@@ -314,18 +393,32 @@ impl Inner {
         });
     }
 
+    /// Decides about a caller with news.
+    pub fn decide_on_news(&self, rank: u32) -> Verdict {
+        match self.with_ends(|ends| ends.cause(rank)) {
+            None => Verdict::Accepted,
+            Some(_) => Verdict::Fenced,
+        }
+    }
+
     fn rouse(&self) {
         // A full counter is awake anyway.
         let _ = self.wake.write(1);
     }
 
     /// Changes the state, and wakes a sleeping thread.
-    fn tell(&self, f: impl FnOnce(&mut State)) {
+    fn tell<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.state);
-        f(&mut state);
-        self.epoch.store(state.epoch, Ordering::Release);
+        let result = f(&mut state);
+        self.note_ends(&state);
         self.noted.store(true, Ordering::Release);
         let _ = self.note.write(1);
+        result
+    }
+
+    fn note_ends(&self, state: &State) {
+        self.apart.store(state.is_apart(), Ordering::Release);
+        self.epoch.store(state.epoch, Ordering::Release);
     }
 }
 

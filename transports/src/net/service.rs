@@ -1,5 +1,6 @@
 //! The thread that makes connections: it listens, calls, and shakes hands, whatever the rank
-//! computes meanwhile. What is connected goes to the rank, which alone moves messages.
+//! computes meanwhile. What is connected goes to the rank, which alone moves messages, or is a
+//! stream of news, which this thread keeps.
 //!
 //! A peer's addresses are tried at the same time, and the first that passes the handshake is
 //! taken. A stranger that calls holds a few hundred bytes until it is refused or its time is
@@ -10,7 +11,8 @@
 //! RFC 8305, 2017: addresses tried in parallel.
 
 use super::address::Card;
-use super::hello::{Acceptor, BadHello, Dialer, Next, Pair, Verdict};
+use super::hello::{Acceptor, BadHello, Dialer, Next, Pair, Purpose, Verdict};
+use super::news::{News, is_silence};
 use super::rank::Inner;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -30,6 +32,9 @@ const CALLER_TIME: Duration = Duration::from_secs(10);
 /// How long a rank waits for the call of a peer whose call crosses its own.
 const CROSSED_TIME: Duration = Duration::from_millis(500);
 
+/// How long until addresses are tried again to which there was no way.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+
 /// A handshake of a caller.
 struct Caller {
     socket: TcpStream,
@@ -39,12 +44,18 @@ struct Caller {
 
 /// A call.
 struct Call {
+    purpose: Purpose,
     rank: u32,
     host: String,
+    addresses: Vec<SocketAddr>,
     tries: Vec<Try>,
     until: Instant,
     /// Why addresses failed.
     failed: Vec<String>,
+    /// Some address has answered, though not as it should.
+    answered: bool,
+    /// When all are tried again, as a link may come back.
+    again: Option<Instant>,
     /// It crossed one of the peer, which is waited for until then.
     crossed: Option<Instant>,
 }
@@ -64,11 +75,26 @@ struct Try {
 /// What a handshake has come to.
 enum End {
     Open,
-    Proved(u32),
+    Proved(Pair),
     Decided(Verdict),
     Failed(String),
+    /// Nothing has answered.
+    Silent(String),
     /// The caller, a rank of some job, has been let in elsewhere.
     Dropped,
+}
+
+/// What a call has come to.
+enum Outcome {
+    Connected(TcpStream),
+    /// The peer calls, or has been let in otherwise; or it is wanted no more.
+    Superseded,
+    /// It crossed a call of the peer, which has not come.
+    Again,
+    Fenced,
+    Leaves,
+    /// No address has worked; true if none has answered.
+    Failed(bool, String),
 }
 
 pub(super) struct Service {
@@ -121,19 +147,31 @@ impl Service {
     pub fn run(self) {
         let mut callers: Vec<Caller> = Vec::new();
         let mut calls: Vec<Call> = Vec::new();
-        while self.sleep(&callers, &calls) {
+        let mut news = News::default();
+        while self.sleep(&callers, &calls, &news) {
             // Reading it resets it.
             let _ = self.wake.read();
             let Some(inner) = self.inner.upgrade().filter(|inner| !inner.is_killed()) else {
                 return;
             };
-            for rank in inner.take_wanted() {
-                match call(&inner, rank) {
+            if let Some((map, near)) = inner.take_attend() {
+                news.attend(inner.rank(), map, near);
+            }
+            let wanted = inner.take_wanted().into_iter().map(|rank| (Purpose::Data, rank));
+            let partners = news.turn(&inner).into_iter().map(|rank| (Purpose::News, rank));
+            for (purpose, rank) in wanted.chain(partners) {
+                match call(&inner, purpose, rank) {
                     Ok(call) => calls.push(call),
-                    Err(why) => inner.unreachable(rank, &why),
+                    Err(why) => ended(&inner, &mut news, purpose, rank, Outcome::Failed(false, why)),
                 }
             }
-            calls.retain_mut(|call| !go_on(&inner, call));
+            calls.retain_mut(|call| match go_on(&inner, call) {
+                None => true,
+                Some(outcome) => {
+                    ended(&inner, &mut news, call.purpose, call.rank, outcome);
+                    false
+                }
+            });
             self.accept(&inner, &mut callers);
             let now = Instant::now();
             let mut at = 0;
@@ -144,9 +182,15 @@ impl Service {
                 };
                 match end {
                     End::Open => at += 1,
-                    End::Proved(rank) => answer(&inner, callers.swap_remove(at).socket, rank),
+                    End::Proved(pair) => {
+                        let socket = callers.swap_remove(at).socket;
+                        match pair.purpose {
+                            Purpose::Data => answer(&inner, socket, pair.dialer),
+                            Purpose::News => answer_news(&inner, &mut news, socket, pair.dialer),
+                        }
+                    }
                     End::Dropped => drop(callers.swap_remove(at)),
-                    End::Failed(_) | End::Decided(_) => {
+                    End::Failed(_) | End::Silent(_) | End::Decided(_) => {
                         inner.count_refused();
                         callers.swap_remove(at);
                     }
@@ -156,7 +200,7 @@ impl Service {
     }
 
     /// Sleeps until there is something to do. False: the rank is gone.
-    fn sleep(&self, callers: &[Caller], calls: &[Call]) -> bool {
+    fn sleep(&self, callers: &[Caller], calls: &[Call], news: &News) -> bool {
         let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
         if callers.len() < MOST_CALLERS {
             fds.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
@@ -172,8 +216,13 @@ impl Service {
             };
             fds.push(PollFd::new(fd, flags));
         }
-        let times = callers.iter().map(|c| c.until);
-        let of_calls = calls.iter().map(|c| c.crossed.unwrap_or(c.until));
+        for (fd, room) in news.sockets() {
+            let mut flags = PollFlags::POLLIN;
+            flags.set(PollFlags::POLLOUT, room);
+            fds.push(PollFd::new(fd, flags));
+        }
+        let times = callers.iter().map(|c| c.until).chain(news.due());
+        let of_calls = calls.iter().map(|c| c.crossed.or(c.again).unwrap_or(c.until));
         let next = times.chain(of_calls).min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = left.map_or(PollTimeout::NONE, |left| {
@@ -214,6 +263,30 @@ fn answer(inner: &Inner, mut socket: TcpStream, rank: u32) {
     });
 }
 
+/// Lets a caller with news in, unless it was declared dead.
+fn answer_news(inner: &Inner, news: &mut News, mut socket: TcpStream, rank: u32) {
+    let verdict = inner.decide_on_news(rank);
+    let said = socket.write_all(&Acceptor::verdict(verdict));
+    if said.is_ok() && verdict == Verdict::Accepted {
+        news.adopt(inner, rank, socket);
+    }
+}
+
+/// Does what the end of a call asks for.
+fn ended(inner: &Inner, news: &mut News, purpose: Purpose, rank: u32, outcome: Outcome) {
+    match (purpose, outcome) {
+        (_, Outcome::Superseded) => {}
+        (_, Outcome::Fenced) => inner.part(&format!("rank {rank} has declared this rank dead")),
+        (Purpose::Data, Outcome::Connected(socket)) => inner.adopt(rank, socket),
+        (Purpose::Data, Outcome::Again) => inner.want(rank),
+        (Purpose::Data, Outcome::Leaves) => inner.has_left(rank),
+        (Purpose::Data, Outcome::Failed(_, why)) => news.unreachable(inner, rank, why),
+        (Purpose::News, Outcome::Connected(socket)) => news.adopt(inner, rank, socket),
+        (Purpose::News, Outcome::Failed(silent, _)) => news.not_called(inner, rank, silent),
+        (Purpose::News, Outcome::Again | Outcome::Leaves) => news.not_called(inner, rank, false),
+    }
+}
+
 impl Caller {
     fn go_on(&mut self) -> End {
         loop {
@@ -232,7 +305,7 @@ impl Caller {
                         return End::Failed(plain(&e));
                     }
                 }
-                Ok(Next::Proved(rank)) => return End::Proved(rank),
+                Ok(Next::Proved(pair)) => return End::Proved(pair),
                 Ok(Next::Decided(verdict)) => return End::Decided(verdict),
                 Err(e) => return End::Failed(e.to_string()),
             }
@@ -240,56 +313,82 @@ impl Caller {
     }
 }
 
-fn call(inner: &Inner, rank: u32) -> Result<Call, String> {
+fn call(inner: &Inner, purpose: Purpose, rank: u32) -> Result<Call, String> {
     let Card { host, addresses } = inner.card_of(rank)?;
+    let time = match purpose {
+        Purpose::Data => inner.call_time(),
+        Purpose::News => inner.gone_after(),
+    };
     let mut call = Call {
+        purpose,
         rank,
         host,
+        addresses,
         tries: Vec::new(),
-        until: Instant::now() + inner.call_time(),
+        until: Instant::now() + time,
         failed: Vec::new(),
+        answered: false,
+        again: None,
         crossed: None,
     };
-    for address in addresses {
-        let pair = Pair {
-            job: inner.job(),
-            dialer: inner.rank(),
-            acceptor: rank,
-        };
-        let (shake, hello) = Dialer::new(inner.key(), pair)?;
-        let begun = begin(address).and_then(|socket| {
-            prepare(&socket, inner.gone_after())?;
-            Ok(socket)
-        });
-        match begun {
-            Ok(socket) => call.tries.push(Try {
-                address,
-                socket,
-                connected: false,
-                shake,
-                hello,
-                proof: None,
-                proving: false,
-            }),
-            Err(e) => call.failed.push(format!("{address}: {}", plain(&e))),
-        }
-    }
+    call.try_all(inner)?;
     Ok(call)
 }
 
-/// Moves a call on. True: it has ended.
-fn go_on(inner: &Inner, call: &mut Call) -> bool {
-    if !inner.is_dialing(call.rank) {
-        // The peer's call was taken, or it has ended.
-        return true;
+impl Call {
+    /// Tries all addresses.
+    fn try_all(&mut self, inner: &Inner) -> Result<(), String> {
+        self.failed.clear();
+        for address in &self.addresses {
+            let pair = Pair {
+                purpose: self.purpose,
+                job: inner.job(),
+                dialer: inner.rank(),
+                acceptor: self.rank,
+            };
+            let (shake, hello) = Dialer::new(inner.key(), pair)?;
+            let begun = begin(*address).and_then(|socket| {
+                prepare(&socket, inner.gone_after())?;
+                Ok(socket)
+            });
+            match begun {
+                Ok(socket) => self.tries.push(Try {
+                    address: *address,
+                    socket,
+                    connected: false,
+                    shake,
+                    hello,
+                    proof: None,
+                    proving: false,
+                }),
+                Err(e) => {
+                    self.answered |= !is_silence(&e);
+                    self.failed.push(format!("{address}: {}", plain(&e)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves a call on; how it has ended, if it has.
+fn go_on(inner: &Inner, call: &mut Call) -> Option<Outcome> {
+    if call.purpose == Purpose::Data && !inner.is_dialing(call.rank) {
+        return Some(Outcome::Superseded);
     }
     let now = Instant::now();
     if let Some(until) = call.crossed {
         // It should have called by now: its call may have failed where ours does not.
-        return now >= until && {
-            inner.want(call.rank);
-            true
-        };
+        return (now >= until).then_some(Outcome::Again);
+    }
+    if let Some(at) = call.again {
+        if now < at {
+            return None;
+        }
+        call.again = None;
+        if let Err(why) = call.try_all(inner) {
+            return Some(Outcome::Failed(false, why));
+        }
     }
     let (mut at, mut again) = (0, false);
     while at < call.tries.len() || std::mem::take(&mut again) && !call.tries.is_empty() {
@@ -297,45 +396,43 @@ fn go_on(inner: &Inner, call: &mut Call) -> bool {
         let others = call.tries.iter().any(|one| one.proving);
         let one = &mut call.tries[at];
         let end = match call.until <= now {
-            true if !one.connected => End::Failed("no answer in time".into()),
+            true if !one.connected => End::Silent("no answer in time".into()),
             true => End::Failed(BadHello::Silent.to_string()),
             false => one.go_on(others),
         };
+        call.answered |= matches!(end, End::Failed(_));
         match end {
             End::Open => at += 1,
-            End::Failed(why) => {
+            End::Failed(why) | End::Silent(why) => {
                 // Another one may be waiting to prove itself.
                 again |= one.proving;
                 let address = call.tries.swap_remove(at).address;
                 call.failed.push(format!("{address}: {why}"));
             }
             End::Decided(Verdict::Accepted) => {
-                let socket = call.tries.swap_remove(at).socket;
-                inner.adopt(call.rank, socket);
-                return true;
+                return Some(Outcome::Connected(call.tries.swap_remove(at).socket));
             }
             End::Decided(Verdict::Crossed | Verdict::There) => {
                 call.tries.clear();
                 call.crossed = Some(now + CROSSED_TIME);
-                return false;
+                return None;
             }
-            End::Decided(Verdict::Fenced) => {
-                inner.unreachable(call.rank, "it has declared this rank dead");
-                return true;
-            }
-            End::Decided(Verdict::Leaves) => {
-                inner.has_left(call.rank);
-                return true;
-            }
-            End::Proved(_) | End::Dropped => return true,
+            End::Decided(Verdict::Fenced) => return Some(Outcome::Fenced),
+            End::Decided(Verdict::Leaves) => return Some(Outcome::Leaves),
+            End::Proved(_) | End::Dropped => return Some(Outcome::Superseded),
         }
     }
-    let ends = call.tries.is_empty();
-    if ends {
-        let why = format!("on host {}: {}", call.host, call.failed.join("; "));
-        inner.unreachable(call.rank, &why);
+    if !call.tries.is_empty() {
+        return None;
     }
-    ends
+    if !call.answered && now < call.until {
+        call.again = Some(call.until.min(now + AGAIN_AFTER));
+        return None;
+    }
+    Some({
+        let why = format!("on host {}: {}", call.host, call.failed.join("; "));
+        Outcome::Failed(!call.answered, why)
+    })
 }
 
 impl Try {
@@ -344,6 +441,7 @@ impl Try {
         if !self.connected {
             match self.socket.take_error() {
                 Ok(None) => {}
+                Ok(Some(e)) | Err(e) if is_silence(&e) => return End::Silent(plain(&e)),
                 Ok(Some(e)) | Err(e) => return End::Failed(plain(&e)),
             }
             match self.socket.write(&self.hello) {
@@ -372,7 +470,7 @@ impl Try {
                 Ok(Next::Wait) => {}
                 Ok(Next::Say(bytes)) => self.proof = Some(bytes),
                 Ok(Next::Decided(verdict)) => return End::Decided(verdict),
-                Ok(Next::Proved(rank)) => return End::Proved(rank),
+                Ok(Next::Proved(pair)) => return End::Proved(pair),
                 Err(e) => return End::Failed(e.to_string()),
             }
         }

@@ -13,8 +13,11 @@
 //! 3. A peer that has ended stays so: no connection of it is taken, nothing of it counts.
 //! 4. The memory of a region is read between [`State::export`] and [`State::withdraw`] alone.
 
+use super::ends::{Cause, Ends, Record, goes_on};
 use super::frame::{FrameKind, GET_BYTES, GetBody, HEAD_BYTES, Head, MESSAGE_BYTES, Refusal};
 use super::hello::Verdict;
+use super::map::HostMap;
+use super::news::is_silence;
 use super::out::{Out, Serve};
 use crate::contract::{
     AmHead, Peer, PostError, RegionKey, RegionKind, TransportError, TransportErrorKind,
@@ -67,6 +70,8 @@ struct Stream {
     heard: bool,
     /// It is to be told when there is room.
     watched: bool,
+    /// Its host does not answer.
+    silent: bool,
 }
 
 /// A peer on another host.
@@ -196,6 +201,14 @@ pub(super) struct State {
     pub epoll: Epoll,
     /// Changes when a peer ends.
     pub epoch: u64,
+    /// Which ranks of the job have ended, connected or not.
+    pub ends: Ends,
+    /// What this rank alone knows of ends.
+    pub reports: Vec<(u32, Cause)>,
+    /// Where ranks are.
+    map: Option<HostMap>,
+    /// Why all others go on without this rank.
+    apart: Option<String>,
     /// This rank leaves the job.
     leaves: bool,
     pub counts: NetCounts,
@@ -260,24 +273,37 @@ impl State {
             },
             epoll,
             epoch: 0,
+            ends: Ends::default(),
+            reports: Vec::new(),
+            map: None,
+            apart: None,
             leaves: false,
             counts: NetCounts::default(),
             wanted: Vec::new(),
         }
     }
 
+    /// Learns of ends of all ranks from now on.
+    pub fn attend(&mut self, map: HostMap) {
+        self.ends = Ends::new(map.ranks() as u32);
+        self.map = Some(map);
+    }
+
     fn slot(&mut self, rank: u32) -> usize {
-        *self.slots.entry(rank).or_insert_with(|| {
-            self.remotes.push(Remote {
-                rank,
-                link: Link::Unused,
-                out: Out::default(),
-                asked: 0,
-                early_bytes: 0,
-                why: String::new(),
-            });
-            self.remotes.len() - 1
-        })
+        if let Some(slot) = self.slots.get(&rank) {
+            return *slot;
+        }
+        let how = self.death(rank);
+        self.remotes.push(Remote {
+            rank,
+            link: how.map_or(Link::Unused, Link::Ended),
+            out: Out::default(),
+            asked: 0,
+            early_bytes: 0,
+            why: self.why(rank).unwrap_or_default(),
+        });
+        self.slots.insert(rank, self.remotes.len() - 1);
+        self.remotes.len() - 1
     }
 
     /// Opens a channel.
@@ -761,6 +787,9 @@ impl State {
         let Link::Open(stream) = &mut remote.link else {
             return false;
         };
+        if stream.silent {
+            return false;
+        }
         let scratch = &mut self.scratch;
         scratch.slot = slot;
         scratch.begin = 0;
@@ -817,6 +846,13 @@ impl State {
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
             Err(e) if e.kind() == ErrorKind::Interrupted => return true,
+            Err(e) if is_silence(&e) && self.ends.are_exchanged() => {
+                // All ranks of its host are silent, and this rank may be who was cut off: the
+                // exchange of news decides.
+                stream.silent = true;
+                self.reports.push((remote.rank, Cause::Silent));
+                return false;
+            }
             Err(e) => {
                 self.end(slot, Death::Disconnected, &format!("receiving: {e}"));
                 return true;
@@ -1012,17 +1048,114 @@ impl State {
 
     /// How a peer ended, if it has.
     pub fn death(&self, rank: u32) -> Option<Death> {
-        let slot = *self.slots.get(&rank)?;
-        match self.remotes[slot].link {
-            Link::Ended(how) => Some(how),
-            _ => None,
+        if self.apart.is_some() {
+            return Some(Death::Apart);
+        }
+        match self.slots.get(&rank) {
+            Some(slot) => match self.remotes[*slot].link {
+                Link::Ended(how) => Some(how),
+                _ => None,
+            },
+            None => self.ends.cause(rank).map(Cause::death),
         }
     }
 
     /// Why, in words.
     pub fn why(&self, rank: u32) -> Option<String> {
-        let slot = *self.slots.get(&rank)?;
-        Some(self.remotes[slot].why.clone()).filter(|why| !why.is_empty())
+        if let Some(why) = &self.apart {
+            return Some(why.clone());
+        }
+        let why = match self.slots.get(&rank) {
+            Some(slot) => self.remotes[*slot].why.clone(),
+            None => self.found_by(rank).unwrap_or_default(),
+        };
+        let host = self.map.as_ref().and_then(|map| map.name(rank));
+        match host.filter(|_| !why.starts_with("on host ")) {
+            Some(host) if why.is_empty() => Some(format!("on host {host}")),
+            Some(host) => Some(format!("on host {host}, {why}")),
+            None => (!why.is_empty()).then_some(why),
+        }
+    }
+
+    /// Who has found that a rank has failed, in words, if another rank has.
+    fn found_by(&self, rank: u32) -> Option<String> {
+        let by = self.ends.by(rank).filter(|by| *by != self.rank)?;
+        Some(format!("as rank {by} has found"))
+    }
+
+    /// Takes note of ends of ranks, and decides whether this rank goes on: those of which nothing
+    /// was known, and of these the ones that have an open connection, which is the first to say
+    /// more. `tie` is of [`goes_on`].
+    pub fn learn(&mut self, records: &[Record], tie: bool) -> (Vec<Record>, Vec<Record>) {
+        let (mut new, mut open) = (Vec::new(), Vec::new());
+        for record in records {
+            let fresh = self.ends.learn(*record);
+            let each = |rank| Record::of(rank, record.cause, record.by);
+            new.extend(fresh.into_iter().map(each));
+        }
+        self.epoch += u64::from(!new.is_empty());
+        // First of all: nothing may go on meanwhile.
+        if let Some(record) = new.iter().find(|record| record.first == self.rank)
+            && record.cause != Cause::Finalized
+        {
+            let how = record.cause.death();
+            self.part(format!("rank {} says that this rank {how}", record.by));
+        }
+        if new.iter().any(|record| record.cause == Cause::Silent)
+            && let Err(why) = goes_on(&self.ends, tie)
+        {
+            self.part(why);
+        }
+        let own = self.rank;
+        for record in new.iter().filter(|record| record.first != own) {
+            let Some(slot) = self.slots.get(&record.first).copied() else {
+                continue;
+            };
+            match self.remotes[slot].link {
+                Link::Ended(_) => {}
+                Link::Open(_) if record.cause != Cause::Silent => open.push(*record),
+                _ => self.give_up(record.first, record.cause),
+            }
+        }
+        (new, open)
+    }
+
+    /// Ends what there is with a rank that has ended.
+    pub fn give_up(&mut self, rank: u32, cause: Cause) {
+        let why = self.found_by(rank).unwrap_or_default();
+        if let Some(slot) = self.slots.get(&rank) {
+            self.end(*slot, cause.death(), &why);
+        }
+    }
+
+    /// All others go on without this rank.
+    pub fn part(&mut self, why: String) {
+        if self.apart.is_none() {
+            for slot in 0..self.remotes.len() {
+                self.end(slot, Death::Apart, &why);
+            }
+            self.apart = Some(why);
+            self.epoch += 1;
+        }
+    }
+
+    /// Has the next frame of a peer count as malformed.
+    #[cfg(test)]
+    pub fn garble(&mut self, rank: u32) {
+        let slot = self.slot(rank);
+        if let Link::Open(stream) = &mut self.remotes[slot].link {
+            stream.sequence += 1;
+        }
+    }
+
+    /// Why all others go on without this rank, if they do.
+    pub fn why_apart(&self) -> Option<String> {
+        self.apart.clone()
+    }
+
+    /// Whether all others go on without this rank.
+    pub fn is_apart(&self) -> bool {
+        self.apart.is_some()
     }
 
     /// A peer has ended (invariant 3).
@@ -1034,6 +1167,9 @@ impl State {
         remote.link = Link::Ended(how);
         remote.out = Out::default();
         remote.why = why.to_owned();
+        if !matches!(how, Death::Finalized | Death::Apart) && !self.leaves {
+            self.reports.push((remote.rank, Cause::of_death(how)));
+        }
         if self.scratch.slot == slot && !self.scratch.lent {
             self.scratch.begin = self.scratch.end;
         }
@@ -1123,6 +1259,7 @@ impl State {
             // Whoever called says something at once.
             heard: !called,
             watched: false,
+            silent: false,
         });
         self.open.push(slot);
         self.counts.connections += 1;
@@ -1162,11 +1299,13 @@ impl State {
             while !gone {
                 match stream.socket.read(&mut self.scratch.bytes) {
                     Ok(0) => gone = true,
-                    Ok(_) => {}
+                    // Whoever has called is sure of it now, and is told.
+                    Ok(_) => stream.heard = true,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                     Err(_) => gone = true,
                 }
             }
+            self.flush(slot);
             let remote = &self.remotes[slot];
             all &= gone || remote.out.is_empty() && unsent(stream_of(remote)) == 0;
         }
@@ -1230,7 +1369,7 @@ fn stream_of(remote: &Remote) -> Option<&TcpStream> {
 }
 
 /// Bytes that the peer's system has not acknowledged.
-fn unsent(socket: Option<&TcpStream>) -> i32 {
+pub(super) fn unsent(socket: Option<&TcpStream>) -> i32 {
     let Some(socket) = socket else {
         return 0;
     };

@@ -1,6 +1,6 @@
 //! Ranks of one process over the loopback interface: the same code as between hosts.
 
-use super::hello::{Dialer, Next, Pair};
+use super::hello::{Dialer, Next, Pair, Purpose};
 use super::*;
 use crate::contract::{AmHead, Endpoint, OneSided, PostError, RegionKey, TransportErrorKind};
 use crate::death::Death;
@@ -24,8 +24,18 @@ fn options(rank: u32, key: &JobKey) -> NetOptions {
 
 /// Ranks that know where the others are.
 fn ranks(n: u32) -> (JobKey, Vec<NetRank>) {
+    ranks_with(n, "127.0.0.0/8")
+}
+
+fn ranks_with(n: u32, setting: &str) -> (JobKey, Vec<NetRank>) {
     let key = JobKey::random().expect("a key");
-    let listen = |rank| NetRank::listen(options(rank, &key), "here").expect("a rank");
+    let listen = |rank| {
+        let options = NetOptions {
+            setting: setting.parse().expect("a setting"),
+            ..options(rank, &key)
+        };
+        NetRank::listen(options, "here").expect("a rank")
+    };
     let ranks: Vec<NetRank> = (0..n).map(listen).collect();
     let card = |rank: &NetRank| {
         let mut card = rank.card().clone();
@@ -492,6 +502,145 @@ fn ends_of_peers_are_told_apart() {
     assert!(e.to_string().starts_with("rank 1 was lost"), "{e}");
 }
 
+/// Ranks on hosts, which exchange news.
+fn attending(hosts: &[u32]) -> Vec<NetRank> {
+    attending_with(hosts, "127.0.0.0/8")
+}
+
+fn attending_with(hosts: &[u32], setting: &str) -> Vec<NetRank> {
+    let (_, ranks) = ranks_with(hosts.len() as u32, setting);
+    for rank in &ranks {
+        let map = HostMap::new(rank.rank(), hosts).expect("a rank");
+        rank.attend(map, Box::new(|_| None));
+    }
+    ranks
+}
+
+/// Waits until all that live know how the given ones have ended.
+fn all_know(ranks: &[NetRank], ended: &[(u32, bool)]) {
+    for rank in ranks {
+        let gone = |own: u32| ended.iter().any(|(one, _)| *one == own);
+        for (one, fails) in ended.iter().filter(|_| !gone(rank.rank())) {
+            let how = until("news", || rank.death(*one));
+            assert_eq!(how.is_failure(), *fails, "rank {one} of rank {}: {how}", rank.rank());
+        }
+    }
+}
+
+#[test]
+fn all_hosts_learn_of_ends() {
+    let ranks = attending(&[0, 0, 1, 1, 2, 2, 3, 3]);
+    // A rank that has a watcher, and one that is it, without a word.
+    ranks[3].kill();
+    all_know(&ranks, &[(3, true)]);
+    ranks[4].kill();
+    all_know(&ranks, &[(3, true), (4, true)]);
+    assert!(!ranks.iter().any(NetRank::is_apart));
+    // In order, whoever watches next.
+    ranks[0].finalize();
+    ranks[5].finalize();
+    all_know(&ranks, &[(3, true), (4, true), (0, false), (5, false)]);
+    assert_eq!(ranks[7].why(3), ranks[7].why(3));
+    let last = [1, 2, 6, 7];
+    std::thread::scope(|s| {
+        for rank in last {
+            let rank = &ranks[rank];
+            s.spawn(|| rank.finalize());
+        }
+    });
+    for rank in &ranks {
+        assert_eq!(rank.counts().malformed, 0);
+    }
+}
+
+/// What was sent before a rank left comes before the news of it.
+#[test]
+fn news_do_not_overtake_messages() {
+    for round in 0..20 {
+        let ranks = attending(&[0, 0, 1, 1]);
+        let all = [0, 1, 2, 3];
+        let mut ends: Vec<NetEndpoint> = ranks.iter().map(|r| r.endpoint(1, all)).collect();
+        for i in 0..10 {
+            post(&mut ends[3], 0, i, &[7; 1000]);
+        }
+        drop(ends.pop());
+        ranks[3].finalize();
+        if round % 2 == 0 {
+            all_know(&ranks[1..3], &[(3, false)]);
+        }
+        for i in 0..10 {
+            assert_eq!(until("a message", || poll(&mut ends[0])).1, i);
+        }
+        until("the end", || {
+            assert!(ends[0].poll().is_none());
+            ranks[0].death(3)
+        });
+    }
+}
+
+/// A rank that was declared dead and lives learns of it, and so do the others.
+#[test]
+fn who_was_declared_dead_is_told() {
+    let ranks = attending(&[0, 0, 1, 1]);
+    let mut ends: Vec<NetEndpoint> = ranks.iter().map(|r| r.endpoint(1, [0, 1, 2, 3])).collect();
+    post(&mut ends[3], 0, 1, b"so far so good");
+    until("a message", || poll(&mut ends[0]));
+    // Of this test: what comes next counts as malformed.
+    ranks[0].with(|state| state.garble(3));
+    post(&mut ends[3], 0, 2, b"and then");
+    until("its end", || {
+        assert!(ends[0].poll().is_none());
+        ranks[0].death(3)
+    });
+    all_know(&ranks[..3], &[(3, true)]);
+    until("word", || ranks[3].is_apart().then_some(()));
+    let why = ranks[3].why(1).expect("a reason");
+    assert!(why.starts_with("rank 0 "), "{why}");
+    assert_eq!(ranks[3].death(2), Some(Death::Apart));
+    assert_eq!(ranks[0].counts().malformed, 1);
+}
+
+/// Has a rank find that the host of another one does not answer.
+fn silence(ranks: &[NetRank], by: usize, of: u32) {
+    ranks[by].with(|state| state.reports.push((of, super::ends::Cause::Silent)));
+}
+
+#[test]
+fn a_silent_host_is_lost_where_most_ranks_go_on() {
+    let ranks = attending(&[0, 0, 1, 1, 2, 2]);
+    silence(&ranks, 0, 3);
+    all_know(&ranks, &[(2, true), (3, true)]);
+    for rank in [0, 1, 4, 5] {
+        assert_eq!(ranks[rank].death(2), Some(Death::Silent));
+        assert!(!ranks[rank].is_apart());
+    }
+    for rank in [2, 3] {
+        until("word", || ranks[rank].is_apart().then_some(()));
+        let why = ranks[rank].why(0).expect("a reason");
+        assert!(why.starts_with("rank 0 says that this rank was lost"), "{why}");
+    }
+}
+
+#[test]
+fn no_half_goes_on_but_the_lowest_if_that_is_said() {
+    for (setting, goes_on) in [("127.0.0.0/8", false), ("127.0.0.0/8,tie=lowest", true)] {
+        let ranks = attending_with(&[0, 0, 1, 1], setting);
+        silence(&ranks, 1, 3);
+        all_know(&ranks[..2], &[(2, true), (3, true)]);
+        for rank in &ranks[2..] {
+            until("word", || rank.is_apart().then_some(()));
+        }
+        for rank in &ranks[..2] {
+            if !goes_on {
+                until("word", || rank.is_apart().then_some(()));
+                let why = rank.why(2).expect("a reason");
+                assert!(why.contains("2 of 4 ranks are on this side"), "{why}");
+            }
+            assert_eq!(rank.is_apart(), !goes_on);
+        }
+    }
+}
+
 /// A rank that leaves at once has sent what it posted, though it had to call first.
 #[test]
 fn who_leaves_at_once_has_sent_all() {
@@ -570,6 +719,7 @@ fn strangers_are_counted() {
 /// Calls a rank as another one of the job; its socket, once it was let in.
 fn impostor(key: &JobKey, as_rank: u32, to: &NetRank) -> Option<TcpStream> {
     let pair = Pair {
+        purpose: Purpose::Data,
         job: JOB,
         dialer: as_rank,
         acceptor: to.rank(),

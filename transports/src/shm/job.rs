@@ -35,6 +35,8 @@ fn to_word(how: Death) -> u32 {
         Death::Ended => 5 << 16,
         Death::Disconnected => 6 << 16,
         Death::Unreachable => 7 << 16,
+        Death::Silent => 8 << 16,
+        Death::Apart => 9 << 16,
     }
 }
 
@@ -49,6 +51,8 @@ pub(crate) fn death_of_word(word: u32) -> Option<Death> {
         5 if value == 0 => Some(Death::Ended),
         6 if value == 0 => Some(Death::Disconnected),
         7 if value == 0 => Some(Death::Unreachable),
+        8 if value == 0 => Some(Death::Silent),
+        9 if value == 0 => Some(Death::Apart),
         _ => None,
     }
 }
