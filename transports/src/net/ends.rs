@@ -254,9 +254,10 @@ impl Overlay {
         &self.map
     }
 
-    /// Takes note of a rank that has ended; `ends` knows of it.
+    /// Takes note of a rank that has ended; `ends` knows of it. This rank has partners as long as
+    /// it is there, also to tell them of its own end.
     pub fn ended(&mut self, rank: u32, ends: &Ends) {
-        let Some(host) = self.map.host(rank) else {
+        let Some(host) = self.map.host(rank).filter(|_| rank != self.own) else {
             return;
         };
         if self.watchers[host as usize] != rank {
