@@ -189,7 +189,7 @@ pub mod communicators {
     pub use crate::comm::{
         Comparison, GroupComparison, GroupError, ProcessSets, Queues, RankRange,
     };
-    pub use crate::create::{PendingCommunicator, Resource, SplitType, hardware_info};
+    pub use crate::create::{Agreement, PendingCommunicator, Resource, SplitType, hardware_info};
 }
 
 /// Datatypes in full: predefined ones, constructors and what can be asked of them.

@@ -8,6 +8,7 @@
 //! | [`error`], [`mod@env`], [`site`], [`slab`] | the one error; environment variables; call sites; values by handle |
 //! | [`wire`] | active messages of lanes, as bytes |
 //! | [`matching`] | posted and unexpected queues |
+//! | [`agree`] | agreement about failures; pure |
 //! | [`protocol`] | eager and rendezvous as pure decisions; costs and choice |
 //! | [`diagnose`] | what ranks wait for; hangs |
 //! | [`device`] | device memory in messages |
@@ -26,6 +27,7 @@
     reason = "not published: `pub` is what the crates above need"
 )]
 
+pub mod agree;
 pub mod check;
 pub mod completion;
 #[allow(

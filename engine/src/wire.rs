@@ -97,6 +97,8 @@ kinds! {
         "region key, runs: offset u64, bytes u64 [, bytes or two operands u64]";
     ACCESS_DATA = 32: "0", "access", "0", "the next bytes of a get";
     ACCESS_DONE = 33: "1 = refused", "access", "0", "value before u64";
+    // Of an agreement about failures.
+    AGREE = 34: "1 = more follows", "0", "0", "a message of an agreement, or a part of one";
 }
 
 /// A line of the table.

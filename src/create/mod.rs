@@ -7,12 +7,15 @@
 //! | `inter` | two groups, joined and merged |
 //! | `topology` | grids and graphs |
 //! | `from_groups` | without a parent |
+//! | `agreement` | of the members that live, whoever fails meanwhile |
 
+mod agreement;
 mod from_groups;
 mod inter;
 mod split;
 mod split_type;
 mod topology;
 
+pub use agreement::Agreement;
 pub use split::PendingCommunicator;
 pub use split_type::{Resource, SplitType, hardware_info};

@@ -3,6 +3,7 @@
 //! Nothing here measures time or sleeps to be in time; a watchdog ends a test
 //! that hangs (see [`support::on_all`]).
 
+mod agreements;
 #[path = "../asked.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod asked;

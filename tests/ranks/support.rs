@@ -48,7 +48,9 @@ pub fn on_all(n: usize, f: impl Fn(Communicator) + Sync) {
 /// The same on one machine.
 pub fn on_machine(n: usize, f: impl Fn(Communicator) + Sync) {
     let _watchdog = Watchdog::start();
-    let networks = Network::within_host().into_iter().chain(Network::virtual_ranks());
+    let networks = Network::within_host()
+        .into_iter()
+        .chain(Network::virtual_ranks());
     for network in networks {
         ranks_on(&network, n, &f);
     }

@@ -99,6 +99,7 @@ impl Lane {
         self.port.left_count += usize::from(state.left.is_none());
         state.left = Some(how);
         self.end_unowned();
+        self.ends_for_agreements(peer, None);
         self.edges_lost(peer);
         (self.port.accesses).peer_is_gone(peer, "has given the window back");
         // Somebody may sleep in a wait that is hopeless now.

@@ -77,6 +77,7 @@ impl Lane {
                 self.port.finish(handle, e);
             }
             self.end_receives_from_any(peer, how);
+            self.ends_for_agreements(peer, Some(how));
         } else {
             self.peer_left(peer, Left::Finalized);
         }
@@ -182,6 +183,12 @@ impl Lane {
             .into_iter()
             .map(|peer| peer as usize)
             .collect()
+    }
+
+    /// Of these, the ones whose failure is acknowledged.
+    pub fn acknowledged_peers(&self) -> Vec<usize> {
+        let acknowledged = self.port.peers.those(|state| state.acknowledged);
+        acknowledged.into_iter().map(|peer| peer as usize).collect()
     }
 
     /// Makes receives from any source continue without the peers that have failed so far;

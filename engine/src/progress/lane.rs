@@ -15,6 +15,7 @@
 //!    afterwards.
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
+use super::agreements::Agreeing;
 use super::arrival::Arrived;
 use super::backoff::{self, Backoff};
 use super::early_look::EarlyLook;
@@ -64,6 +65,7 @@ pub struct Lane {
     pub executor: Executor,
     /// Of a task graph that runs here.
     pub(crate) edges: Edges,
+    pub(crate) agreeing: Option<Box<Agreeing>>,
     /// Peers that have ended; of these, those that have failed, and whose failure is not
     /// acknowledged.
     pub(crate) dead_count: usize,
@@ -121,6 +123,7 @@ impl Lane {
             get: Get::default(),
             executor: Executor::default(),
             edges: Edges::default(),
+            agreeing: None,
             dead_count: 0,
             failed_count: 0,
             unacknowledged: 0,
@@ -393,6 +396,7 @@ impl Lane {
             wire::ACCESS => self.on_access(message, low, high),
             wire::ACCESS_DATA => self.on_access_data(message, low),
             wire::ACCESS_DONE => self.on_access_done(message, low),
+            wire::AGREE => self.on_agree(message, message.head.aux == wire::MORE),
             _ => false,
         };
         if !sound {

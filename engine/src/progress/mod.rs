@@ -6,6 +6,7 @@
 //! state that a rank's lanes share: sleeping threads, dead ranks.
 
 pub mod access;
+mod agreements;
 mod arrival;
 pub mod attached;
 pub mod backoff;

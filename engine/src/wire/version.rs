@@ -47,6 +47,8 @@ const VERSIONS: &[(u16, u64)] = &[
     // Windows with parts on devices that not all ranks reach have a second communicator.
     (23, 0xb652_74a6_e9ee_f072),
     (24, 0xb652_74a6_e9ee_f072),
+    // Agreements about failures; purposes of connections.
+    (25, 0),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.

@@ -400,7 +400,11 @@ fn survive(comm: &Communicator, left: usize) {
         }
     };
     println!("{e}");
-    // All that are lost with it are known a little later.
+    // Those that live agree on who they are; all that are lost are known a little later.
+    let first = comm.shrink();
+    if let Ok(first) = &first {
+        assert!(first.size() >= left);
+    }
     while comm.size() - comm.failed_ranks().len() > left {
         std::thread::yield_now();
     }

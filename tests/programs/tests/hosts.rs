@@ -1,11 +1,11 @@
 //! Jobs on several hosts, which the tests make themselves.
 
+#[path = "support/hosts.rs"]
+mod hosts;
 #[allow(dead_code, reason = "shared with the tests of launchers")]
 #[path = "support/pmi.rs"]
 mod pmi;
 mod support;
-#[path = "support/hosts.rs"]
-mod hosts;
 
 use hosts::{Addresses, Hosts};
 use pmi::Server;
@@ -35,8 +35,14 @@ impl Job {
             command.args(what);
             support::settings(&mut command, env);
             let mut child = server.start(&mut command, rank, ranks);
-            let out = child.stdout.take().map(|out| Box::new(out) as Box<dyn Read + Send>);
-            let err = child.stderr.take().map(|err| Box::new(err) as Box<dyn Read + Send>);
+            let out = child
+                .stdout
+                .take()
+                .map(|out| Box::new(out) as Box<dyn Read + Send>);
+            let err = child
+                .stderr
+                .take()
+                .map(|err| Box::new(err) as Box<dyn Read + Send>);
             for (is_error, from) in [(false, out), (true, err)] {
                 let (send, from) = (send.clone(), from.expect("a pipe"));
                 std::thread::spawn(move || {
@@ -127,7 +133,11 @@ fn programs_run_on_several_hosts() {
         return;
     };
     for (number, per) in [(2, 1), (2, 2), (3, 1)] {
-        for what in [&["far-sizes"][..], &["crowd"], &["windows", "counters", "20"]] {
+        for what in [
+            &["far-sizes"][..],
+            &["crowd"],
+            &["windows", "counters", "20"],
+        ] {
             Job::start(&hosts, number, per, &[], what).through();
         }
     }

@@ -136,7 +136,8 @@ pub struct LocalAddress {
 impl NetworkSetting {
     /// How long a host may be silent until its ranks are given up, if that is said.
     pub fn gone_after(&self) -> Option<Duration> {
-        self.gone_s.map(|seconds| Duration::from_secs(seconds.into()))
+        self.gone_s
+            .map(|seconds| Duration::from_secs(seconds.into()))
     }
 
     /// Whether, of two halves of a cut network, that of the lowest rank goes on.

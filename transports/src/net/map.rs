@@ -79,7 +79,9 @@ impl HostMap {
     /// Of something that each rank has, what the lowest rank of each host has.
     pub fn of_hosts<T: Clone>(&self, of_ranks: &[T]) -> Vec<T> {
         let lowest = (0..self.number as u32).map(|host| self.hosts.iter().position(|h| *h == host));
-        lowest.filter_map(|rank| of_ranks.get(rank?).cloned()).collect()
+        lowest
+            .filter_map(|rank| of_ranks.get(rank?).cloned())
+            .collect()
     }
 
     /// What [`HostMap::with_cores`] wants, from the cores of each rank's host.
@@ -167,7 +169,10 @@ mod tests {
         let names = map.of_hosts(&["a", "b", "c", "d"].map(String::from));
         assert_eq!(names, ["a", "c"]);
         let map = map.with_names(names);
-        assert_eq!((map.name(3), map.name(2), map.name(4)), (Some("a"), Some("c"), None));
+        assert_eq!(
+            (map.name(3), map.name(2), map.name(4)),
+            (Some("a"), Some("c"), None)
+        );
     }
 
     proptest! {

@@ -347,7 +347,10 @@ impl News {
                 break;
             }
         }
-        let ranks = self.attended.as_ref().map_or(0, |a| a.overlay.map().ranks());
+        let ranks = self
+            .attended
+            .as_ref()
+            .map_or(0, |a| a.overlay.map().ranks());
         let rank = stream.rank;
         let mut records = Vec::new();
         let good = take_frames(&mut stream.incoming, ranks as u32, &mut records);

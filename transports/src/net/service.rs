@@ -157,12 +157,24 @@ impl Service {
             if let Some((map, near)) = inner.take_attend() {
                 news.attend(inner.rank(), map, near);
             }
-            let wanted = inner.take_wanted().into_iter().map(|rank| (Purpose::Data, rank));
-            let partners = news.turn(&inner).into_iter().map(|rank| (Purpose::News, rank));
+            let wanted = inner
+                .take_wanted()
+                .into_iter()
+                .map(|rank| (Purpose::Data, rank));
+            let partners = news
+                .turn(&inner)
+                .into_iter()
+                .map(|rank| (Purpose::News, rank));
             for (purpose, rank) in wanted.chain(partners) {
                 match call(&inner, purpose, rank) {
                     Ok(call) => calls.push(call),
-                    Err(why) => ended(&inner, &mut news, purpose, rank, Outcome::Failed(false, why)),
+                    Err(why) => ended(
+                        &inner,
+                        &mut news,
+                        purpose,
+                        rank,
+                        Outcome::Failed(false, why),
+                    ),
                 }
             }
             calls.retain_mut(|call| match go_on(&inner, call) {
@@ -222,7 +234,9 @@ impl Service {
             fds.push(PollFd::new(fd, flags));
         }
         let times = callers.iter().map(|c| c.until).chain(news.due());
-        let of_calls = calls.iter().map(|c| c.crossed.or(c.again).unwrap_or(c.until));
+        let of_calls = calls
+            .iter()
+            .map(|c| c.crossed.or(c.again).unwrap_or(c.until));
         let next = times.chain(of_calls).min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = left.map_or(PollTimeout::NONE, |left| {

@@ -522,7 +522,12 @@ fn all_know(ranks: &[NetRank], ended: &[(u32, bool)]) {
         let gone = |own: u32| ended.iter().any(|(one, _)| *one == own);
         for (one, fails) in ended.iter().filter(|_| !gone(rank.rank())) {
             let how = until("news", || rank.death(*one));
-            assert_eq!(how.is_failure(), *fails, "rank {one} of rank {}: {how}", rank.rank());
+            assert_eq!(
+                how.is_failure(),
+                *fails,
+                "rank {one} of rank {}: {how}",
+                rank.rank()
+            );
         }
     }
 }
@@ -617,7 +622,10 @@ fn a_silent_host_is_lost_where_most_ranks_go_on() {
     for rank in [2, 3] {
         until("word", || ranks[rank].is_apart().then_some(()));
         let why = ranks[rank].why(0).expect("a reason");
-        assert!(why.starts_with("rank 0 says that this rank was lost"), "{why}");
+        assert!(
+            why.starts_with("rank 0 says that this rank was lost"),
+            "{why}"
+        );
     }
 }
 

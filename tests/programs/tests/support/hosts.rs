@@ -72,7 +72,10 @@ impl Hosts {
                     "-n {switch} link add d{host} type veth peer name eth9 netns {own}"
                 ))?;
                 ip(&format!("-n {switch} link set d{host} up"))?;
-                ip(&format!("-n {own} addr add 10.78.0.{}/24 dev eth9", host + 1))?;
+                ip(&format!(
+                    "-n {own} addr add 10.78.0.{}/24 dev eth9",
+                    host + 1
+                ))?;
                 ip(&format!("-n {own} link set eth9 up"))?;
             }
             ip(&format!(
