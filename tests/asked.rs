@@ -15,6 +15,7 @@
 //! | `deviations`, `schedules`, `deadly` | bounds of the exploration | `engine_sim`; `schedules`, of each job, `ranks` |
 //! | `rounds` | rounds of each operator | `reduce` of the kernels |
 //! | `sass` | folder of disassembled kernels | `inspect` of the kernels |
+//! | `agreements`, `agreeing-ranks` | agreements with deaths: pure, of real ranks | unit tests of the engine; `ranks` |
 //! | `hang-seeds` | seeds of the verdict on hangs | unit tests of the engine |
 //! | `collective-seeds` | seeds of jobs that lose a rank | `processes` |
 //! | `graph-kills` | graphs that lose a rank | `graph_deaths` |
@@ -24,7 +25,7 @@
 //! | `skip` | what tests may do without, of the keys in `tests/needs.rs` | all that use it |
 
 /// Each key, for what is not known to be refused.
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 22] = [
     "graphs",
     "trees",
     "seed",
@@ -38,6 +39,8 @@ const KEYS: [&str; 20] = [
     "deadly",
     "rounds",
     "sass",
+    "agreements",
+    "agreeing-ranks",
     "hang-seeds",
     "collective-seeds",
     "graph-kills",

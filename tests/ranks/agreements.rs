@@ -7,6 +7,9 @@ use osier_transports::sim::SimOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
+/// A number and ranks that members have agreed on.
+type Agreed = (u64, Vec<usize>);
+
 fn sum(comm: &Communicator) -> u64 {
     let mut sum = [0u64];
     comm.allreduce(&[1u64], &mut sum, Op::Sum).expect("a sum");
@@ -79,15 +82,14 @@ fn an_intercommunicator_is_refused() {
 fn whoever_dies_the_others_agree() {
     struct Dies;
     let _watchdog = Watchdog::start();
-    let asked = std::env::var("OSIER_AGREEING_RANKS").ok();
-    let seeds: u64 = asked.map_or(60, |text| text.parse().expect("a number"));
+    let seeds = crate::asked::number("agreeing-ranks").unwrap_or(60);
     for seed in 0..seeds {
         let n = 3 + (seed % 3) as usize;
         let options = SimOptions {
             seed,
             ..SimOptions::default()
         };
-        let agreed: Mutex<Vec<Vec<(u64, Vec<usize>)>>> = Mutex::new(vec![Vec::new(); n]);
+        let agreed: Mutex<Vec<Vec<Agreed>>> = Mutex::new(vec![Vec::new(); n]);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             ranks_on(&Network::InTurn(options), n, |comm| {
                 let me = comm.rank();

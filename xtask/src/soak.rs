@@ -16,6 +16,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// What a job of cells may take; it is some hundred times shorter.
 const GUARD_S: &str = "120";
 
+/// Runs of agreements, unless others are asked for: half a minute.
+const AGREEMENTS: u64 = 1_000_000;
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Room {
     /// Matching, protocols and progress over the simulated transport
@@ -29,6 +32,8 @@ enum Room {
     Tasks,
     /// Random programs of windows beside a sequential memory, over the simulated network
     Windows,
+    /// Agreements about failures, of ranks that die in the middle of them
+    Agreements,
     /// Messages between all kinds of memory, in all layouts, on all ways, on the emulated
     /// driver, with streams and peers that are late
     Devices,
@@ -48,6 +53,7 @@ enum Room {
   cargo xtask soak datatype --trees 10000000 --seconds 3600
   cargo xtask soak tasks --runs 1000000 --seed 0
   cargo xtask soak windows --runs 1000000 --seed 0
+  cargo xtask soak agreements --runs 10000000
   cargo xtask soak gpu-datatype --trees 10000000 --seconds 7200
   cargo xtask soak devices --seeds 0..1000
   cargo xtask soak scribble --seeds 0..500
@@ -62,7 +68,7 @@ pub struct Args {
     /// Of datatype and gpu-datatype: as many types, unless the time is up before
     #[arg(long, value_name = "N")]
     trees: Option<u64>,
-    /// Of engine, tasks, windows and kills: as many random programs, however long it takes, with seeds in a
+    /// Of engine, tasks, windows, agreements and kills: as many random programs, however long it takes, with seeds in a
     /// row; windows plays 64 in a job
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
@@ -99,6 +105,15 @@ pub fn run(args: &Args) -> Result {
             .map_or(1, |since| since.as_nanos() as u64 & 0xffff_ffff)
     });
     match args.room {
+        Room::Agreements => {
+            let runs = args.runs.unwrap_or(AGREEMENTS);
+            return run_command(
+                cargo()
+                    .env("OSIER_TEST", format!("agreements={runs}"))
+                    .args(["test", "--release", "-p", "osier-engine", "--lib", "--"])
+                    .arg("all_that_decide_decide_the_same"),
+            );
+        }
         Room::Devices => return jobs(args, seed, "devices", device_job),
         Room::Scribble => return jobs(args, seed, "scribble", attacks::scribble),
         Room::Kills => return jobs(args, seed, "kills", attacks::kill),

@@ -1,5 +1,8 @@
 //! A lane's part in agreements: their messages, in parts where they are long, and the ends of
 //! peers. What is agreed how: [`crate::agree`].
+//!
+//! # Invariants
+//! 1. A message that is handled is released behind its handler.
 
 use super::lane::Lane;
 use crate::agree::{Agreements, Out, Value};
@@ -98,7 +101,7 @@ impl Lane {
     /// Part of a message of an agreement; `more` says that others follow.
     pub(crate) fn on_agree(&mut self, message: &Incoming, more: bool) -> bool {
         let peer = message.peer;
-        // SAFETY: the message is not released yet.
+        // SAFETY: invariant 1.
         let bytes = unsafe { message.payload.to_vec() };
         let parts = &mut self.agreeing().parts;
         let mut whole = parts.remove(&peer).unwrap_or_default();

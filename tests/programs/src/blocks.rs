@@ -186,6 +186,8 @@ fn block(universe: &Universe, world: &Communicator, how: &str) -> Result<()> {
             drop(window.lock(1)?);
         }
         "barrier" => world.barrier()?,
+        "agree" => drop(world.agree(1)?),
+        "shrink" => drop(world.shrink()?),
         "ibarrier" => world.ibarrier()?.wait()?,
         "scoped-barrier" => world.scope(|s| s.ibarrier()?.wait())?,
         "persistent-barrier" => {

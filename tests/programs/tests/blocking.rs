@@ -171,6 +171,14 @@ const WAITS: &[Wait] = &[
         Ends("its sender has begun to send, and waits inside Osier"),
     ),
     (
+        "src/create/agreement.rs",
+        "agreed",
+        By(&[
+            ("agree", "0 receive 1 collective world"),
+            ("shrink", "0 receive 1 collective world"),
+        ]),
+    ),
+    (
         "src/create/topology.rs",
         "next_of_any",
         Ends("its senders were counted before, in the same call"),
