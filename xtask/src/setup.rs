@@ -70,6 +70,14 @@ pub fn valgrind() -> Result {
     apt(&["valgrind"], "a test runs a job of two ranks under it")
 }
 
+/// `ip`, by which tests make hosts; without it `test` asks for the skip.
+pub fn hosts() -> Result {
+    if on_path("ip") {
+        return Ok(());
+    }
+    apt(&["iproute2"], "tests run jobs on hosts of network namespaces")
+}
+
 /// Python with venv, in which `compare` installs the peers.
 pub fn python() -> Result {
     if succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {

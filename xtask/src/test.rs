@@ -68,6 +68,9 @@ pub fn run(args: &Args) -> Result {
             if let Err(e) = setup::valgrind() {
                 println!("without valgrind: {e}");
             }
+            if let Err(e) = setup::hosts() {
+                println!("without hosts: {e}");
+            }
             let lacks = lacks.insert(Lacks::here());
             // Tests alone leave no libraries beside the programs that load them, the
             // emulated driver's among them. Without --tests cargo would choose other
