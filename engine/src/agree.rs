@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Value {
     /// The bits that all have set.
     pub flags: u64,
-    /// Ranks that have failed.
+    /// Ranks that have failed, or left.
     pub failed: BTreeSet<u32>,
     /// Of these, the ones whose failure all have acknowledged.
     pub acknowledged: BTreeSet<u32>,
@@ -78,9 +78,8 @@ struct Instance {
 pub struct Agreements {
     own: u32,
     size: u32,
+    /// Members that have ended or left.
     gone: BTreeSet<u32>,
-    /// Of these, the ones that have failed.
-    failed: BTreeSet<u32>,
     instances: BTreeMap<u64, Instance>,
     next: u64,
     /// All others go on without this rank.
@@ -101,7 +100,6 @@ impl Agreements {
             own,
             size,
             gone: BTreeSet::new(),
-            failed: BTreeSet::new(),
             instances: BTreeMap::new(),
             next: 0,
             apart: false,
@@ -160,17 +158,16 @@ impl Agreements {
     }
 
     /// A member has ended or left, and nothing of it comes any more.
-    pub fn ended(&mut self, rank: u32, failed: bool, out: &mut Out) {
+    pub fn ended(&mut self, rank: u32, out: &mut Out) {
         let before = self.coordinator();
         if !self.gone.insert(rank) {
             return;
         }
-        if failed {
-            self.failed.insert(rank);
-        }
         let numbers: Vec<u64> = self.instances.keys().copied().collect();
         for number in numbers {
-            if self.coordinator() != before {
+            // Whoever has not decided an agreement has begun none behind it, so this rank has
+            // begun one more at most.
+            if self.coordinator() != before && number + 2 >= self.next {
                 self.contribute(number, out);
             }
             self.advance(number, out);
@@ -313,7 +310,7 @@ impl Agreements {
             Some((_, value)) => value.clone(),
             None => combined(
                 at.heard.values().map(|(value, _)| value),
-                &self.failed,
+                &self.gone,
                 || at.own.as_ref().map_or(0, |own| own.number),
             ),
         };

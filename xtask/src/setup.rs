@@ -75,7 +75,10 @@ pub fn hosts() -> Result {
     if on_path("ip") {
         return Ok(());
     }
-    apt(&["iproute2"], "tests run jobs on hosts of network namespaces")
+    apt(
+        &["iproute2"],
+        "tests run jobs on hosts of network namespaces",
+    )
 }
 
 /// Python with venv, in which `compare` installs the peers.

@@ -119,7 +119,7 @@ impl World {
                 self.news.retain(|news| *news != (a, b));
                 // Nothing of it is heard any more.
                 self.wires.remove(&(b, a));
-                self.members[a as usize].ended(b, true, &mut out);
+                self.members[a as usize].ended(b, &mut out);
                 a
             }
             _ => {
@@ -217,7 +217,7 @@ fn who_is_cut_off_decides_nothing() {
     let mut out = Vec::new();
     let number = member.begin(Value::default(), &mut out);
     member.cut_off();
-    member.ended(1, true, &mut out);
+    member.ended(1, &mut out);
     assert_eq!(member.take(number), Some(Err(CutOff)));
     assert_eq!(out, []);
 }

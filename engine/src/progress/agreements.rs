@@ -38,7 +38,7 @@ impl Lane {
                     }
                     if state.dead.is_some() || state.left.is_some() {
                         // Nothing was begun, so there is nothing to send.
-                        all.ended(peer, true, &mut Out::new());
+                        all.ended(peer, &mut Out::new());
                     }
                 }
             }
@@ -142,7 +142,7 @@ impl Lane {
         if how == Some(Death::Apart) {
             agreeing.all.cut_off();
         }
-        agreeing.all.ended(peer, true, &mut out);
+        agreeing.all.ended(peer, &mut out);
         self.send_all(out);
         self.port.finished = true;
     }

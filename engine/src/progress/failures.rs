@@ -185,9 +185,11 @@ impl Lane {
             .collect()
     }
 
-    /// Of these, the ones whose failure is acknowledged.
+    /// Those whose failure is acknowledged, or that have left without one.
     pub fn acknowledged_peers(&self) -> Vec<usize> {
-        let acknowledged = self.port.peers.those(|state| state.acknowledged);
+        let holds =
+            |state: &PeerState| state.acknowledged || state.left.is_some() && !state.has_failed();
+        let acknowledged = self.port.peers.those(holds);
         acknowledged.into_iter().map(|peer| peer as usize).collect()
     }
 

@@ -53,6 +53,11 @@ impl Cause {
         })
     }
 
+    /// Whether the rank may live all the same, on another side of a cut network.
+    pub fn is_doubtful(self) -> bool {
+        matches!(self, Self::Lost | Self::Unreachable | Self::Silent)
+    }
+
     pub fn of_death(how: Death) -> Self {
         match how {
             Death::Finalized => Self::Finalized,
@@ -126,7 +131,7 @@ pub(super) struct Ends {
     /// Who has found a failure.
     by: HashMap<u32, u32>,
     ended: u32,
-    silent: u32,
+    doubtful: u32,
 }
 
 impl Ends {
@@ -165,7 +170,7 @@ impl Ends {
             if *cause == 0 {
                 *cause = record.cause as u8;
                 self.ended += 1;
-                self.silent += u32::from(record.cause == Cause::Silent);
+                self.doubtful += u32::from(record.cause.is_doubtful());
                 if record.cause != Cause::Finalized {
                     self.by.insert(rank, record.by);
                 }
@@ -195,30 +200,30 @@ impl Ends {
         records
     }
 
-    /// Ranks that live, or are not known to have ended otherwise than by silence; and those of
-    /// them that are silent.
+    /// Ranks of which it is not certain that they have ended; and those of them that have been
+    /// declared dead.
     pub fn sides(&self) -> (u32, u32) {
-        (self.ranks - self.ended + self.silent, self.silent)
+        (self.ranks - self.ended + self.doubtful, self.doubtful)
     }
 }
 
 /// Whether a side of a cut network goes on: the one that has more than half of the ranks that
-/// live or are silent, or where both have half, the one with the lowest of them, if `tie` says
+/// live or may do so, or where both have half, the one with the lowest of them, if `tie` says
 /// so. Why not, in words.
 ///
 /// # Errors
 /// The side does not go on.
 pub(super) fn goes_on(ends: &Ends, tie: bool) -> Result<(), String> {
-    let (all, silent) = ends.sides();
-    let here = all - silent;
-    let is_counted = |rank: &u32| matches!(ends.cause(*rank), None | Some(Cause::Silent));
+    let (all, doubtful) = ends.sides();
+    let here = all - doubtful;
+    let is_counted = |rank: &u32| ends.cause(*rank).is_none_or(Cause::is_doubtful);
     let has_lowest = || {
         let lowest = (0..ends.ranks).find(is_counted);
         lowest.is_some_and(|rank| ends.cause(rank).is_none())
     };
     let halves = u64::from(here) * 2;
     match halves.cmp(&u64::from(all)) {
-        _ if silent == 0 => Ok(()),
+        _ if doubtful == 0 => Ok(()),
         Ordering::Greater => Ok(()),
         Ordering::Equal if tie && has_lowest() => Ok(()),
         Ordering::Equal => Err(format!(
@@ -266,7 +271,7 @@ impl Overlay {
         let others = rank + 1..self.map.ranks() as u32;
         let next = others
             .filter(|r| self.map.host(*r) == Some(host))
-            .find(|r| ends.cause(*r).is_none());
+            .find(|r| *r == self.own || ends.cause(*r).is_none());
         self.watchers[host as usize] = next.unwrap_or(NOBODY);
     }
 

@@ -32,8 +32,12 @@ const MOST_RECORDS: usize = 1024;
 /// How long news of a rank wait for what comes by an open connection of it.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long a rank that has closed a connection may say meanwhile that it is this rank that was
-/// declared dead.
+/// declared dead; the higher rank of two waits twice as long, so that they do not declare each
+/// other dead.
 const HEARING: Duration = Duration::from_millis(500);
+/// How long silent hosts are collected: those of one cut are found within about a probe of each
+/// other, and are judged together.
+const COLLECTING: Duration = Duration::from_secs(1);
 /// How often a watcher looks at the processes of its host.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -53,12 +57,28 @@ struct Stream {
 enum Later {
     /// A rank's connection is given up, if it is still there.
     Ends(u32, Cause),
-    /// A rank with which a connection has failed is declared dead, if nobody says otherwise.
-    Report(u32, Cause),
-    /// A rank that could not be called has ended, if nobody says otherwise.
-    Unreachable(u32, String),
+    /// A rank with which a connection has failed is called, if nobody says how it has ended.
+    Suspect(u32),
+    /// A rank that could not be called has ended, if nobody says otherwise; true if its host has
+    /// said that there is no such process.
+    Unreachable(u32, String, bool),
     /// A partner is called, unless it has called.
     Call(u32),
+    /// The hosts that were found silent are judged.
+    Judge,
+}
+
+/// How a call for news has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoCall {
+    /// Nothing has answered.
+    Silent,
+    /// All that has answered says that there is no such process, and all has answered.
+    Refused,
+    /// Some of this, some of that, or something else answers.
+    Mixed,
+    /// This rank is to blame, or is late: it tries again.
+    Again,
 }
 
 /// A thread's part in the exchange of news.
@@ -77,6 +97,10 @@ struct Attended {
     sought: Vec<u32>,
     /// Partners that could not be called once.
     failed: Vec<u32>,
+    /// Ranks with which a connection has failed, and that are called to see whether they live.
+    suspects: Vec<u32>,
+    /// Ranks whose hosts this rank has found silent, to be judged together.
+    silent: Vec<u32>,
 }
 
 impl News {
@@ -88,6 +112,8 @@ impl News {
             looked: Instant::now(),
             sought: Vec::new(),
             failed: Vec::new(),
+            suspects: Vec::new(),
+            silent: Vec::new(),
         });
     }
 
@@ -96,11 +122,11 @@ impl News {
         self.attended.is_some()
     }
 
-    /// Sockets to sleep on, and whether room is waited for.
-    pub fn sockets(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+    /// Sockets to sleep on, and whether something to read and room are waited for.
+    pub fn sockets(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool, bool)> {
         let streams = self.streams.iter().filter(|_| self.attends());
         let streams = streams.filter(|one| !one.deaf || !one.outgoing.is_empty());
-        streams.map(|one| (one.socket.as_fd(), !one.outgoing.is_empty()))
+        streams.map(|one| (one.socket.as_fd(), !one.deaf, !one.outgoing.is_empty()))
     }
 
     /// When something is due next.
@@ -116,6 +142,12 @@ impl News {
         if let Some(attended) = &mut self.attended {
             attended.sought.retain(|one| *one != rank);
             attended.failed.retain(|one| *one != rank);
+            let suspects = attended.suspects.len();
+            attended.suspects.retain(|one| *one != rank);
+            if attended.suspects.len() < suspects {
+                // It lives, and has lost a connection all the same.
+                self.learn(inner, &[Record::of(rank, Cause::Lost, inner.rank())], None);
+            }
         }
         let mut stream = Stream {
             rank,
@@ -128,43 +160,54 @@ impl News {
         self.streams.push(stream);
     }
 
-    /// A partner could not be called: its host does not answer, or there is no such process.
-    pub fn not_called(&mut self, inner: &Inner, rank: u32, silent: bool) {
+    /// A rank could not be called for news.
+    pub fn not_called(&mut self, inner: &Inner, rank: u32, how: NoCall) {
         let Some(attended) = &mut self.attended else {
             return;
         };
         attended.sought.retain(|one| *one != rank);
-        if silent {
-            return self.is_silent(inner, rank);
+        let is_suspect = attended.suspects.contains(&rank);
+        match how {
+            NoCall::Silent => return self.is_silent(inner, rank),
+            NoCall::Again => {}
+            // It may have left, and the news of that be on their way.
+            _ if !is_suspect && !attended.failed.contains(&rank) => attended.failed.push(rank),
+            _ => {
+                attended.suspects.retain(|one| *one != rank);
+                let cause = match how {
+                    NoCall::Refused => Cause::Ended,
+                    _ => Cause::Unreachable,
+                };
+                return self.learn(inner, &[Record::of(rank, cause, inner.rank())], None);
+            }
         }
-        // It may have left, and the news of that be on their way.
-        if attended.failed.contains(&rank) {
-            return self.learn(inner, &[Record::of(rank, Cause::Ended, inner.rank())], None);
-        }
-        attended.failed.push(rank);
         attended.sought.push(rank);
-        let at = Instant::now() + GRACE;
-        self.later.push((at, Later::Call(rank)));
+        let later = match is_suspect {
+            true => Later::Suspect(rank),
+            false => Later::Call(rank),
+        };
+        self.later.push((Instant::now() + GRACE, later));
     }
 
-    /// A rank could not be called for data.
-    pub fn unreachable(&mut self, inner: &Inner, rank: u32, why: String) {
+    /// A rank could not be called for data; `sure` says that its host knows no such process.
+    pub fn unreachable(&mut self, inner: &Inner, rank: u32, why: String, sure: bool) {
         match self.attends() {
-            false => inner.unreachable(rank, &why),
+            false => inner.unreachable(rank, &why, false),
             true => {
                 let at = Instant::now() + GRACE;
-                self.later.push((at, Later::Unreachable(rank, why)));
+                self.later.push((at, Later::Unreachable(rank, why, sure)));
             }
         }
     }
 
     /// What this rank alone knows of an end, and the others learn from it.
-    fn report(&mut self, inner: &Inner, rank: u32, cause: Cause) {
+    fn report(&mut self, inner: &Inner, rank: u32, cause: Cause, sure: bool) {
         match cause {
             Cause::Silent => self.is_silent(inner, rank),
-            Cause::Lost => {
-                let at = Instant::now() + HEARING;
-                self.later.push((at, Later::Report(rank, cause)));
+            Cause::Lost if !sure => {
+                let waits = if rank < inner.rank() { 2 } else { 1 };
+                let at = Instant::now() + HEARING * waits;
+                self.later.push((at, Later::Suspect(rank)));
             }
             _ => self.learn(inner, &[Record::of(rank, cause, inner.rank())], None),
         }
@@ -172,16 +215,30 @@ impl News {
 
     /// A rank's host does not answer.
     fn is_silent(&mut self, inner: &Inner, rank: u32) {
-        let Some(attended) = &self.attended else {
+        let Some(attended) = &mut self.attended else {
             return;
         };
+        attended.suspects.retain(|one| *one != rank);
         let map = attended.overlay.map();
         let all = match map.host(rank) == Some(map.own()) {
             true => vec![rank],
             false => inner.with_ends(|ends| attended.overlay.of_host(rank, ends)),
         };
+        if attended.silent.is_empty() {
+            let at = Instant::now() + COLLECTING;
+            self.later.push((at, Later::Judge));
+        }
+        attended.silent.extend(all);
+    }
+
+    /// Judges the hosts that were found silent.
+    fn judge(&mut self, inner: &Inner) {
+        let silent = self
+            .attended
+            .as_mut()
+            .map(|a| std::mem::take(&mut a.silent));
         let record = |rank: u32| Record::of(rank, Cause::Silent, inner.rank());
-        let records: Vec<Record> = all.into_iter().map(record).collect();
+        let records: Vec<Record> = silent.into_iter().flatten().map(record).collect();
         self.learn(inner, &records, None);
     }
 
@@ -191,7 +248,8 @@ impl News {
         let Some(attended) = &mut self.attended else {
             return;
         };
-        if records.is_empty() {
+        // Who is cut off has nothing to say of others.
+        if records.is_empty() || from.is_none() && inner.is_apart() {
             return;
         }
         let (new, open) = inner.learn(records);
@@ -219,8 +277,8 @@ impl News {
         if !self.attends() {
             return calls;
         }
-        for (rank, cause) in reports {
-            self.report(inner, rank, cause);
+        for (rank, cause, sure) in reports {
+            self.report(inner, rank, cause, sure);
         }
         let mut at = 0;
         while at < self.streams.len() {
@@ -244,11 +302,17 @@ impl News {
         });
         for later in due {
             match later {
-                Later::Ends(rank, cause) => inner.give_up(rank, cause),
-                Later::Report(rank, cause) => {
-                    self.learn(inner, &[Record::of(rank, cause, inner.rank())], None);
+                // It is still to be read by the rank, which computes.
+                Later::Ends(rank, cause) if inner.is_unread(rank) => {
+                    let at = now + GRACE;
+                    self.later.push((at, Later::Ends(rank, cause)));
                 }
-                Later::Unreachable(rank, why) => inner.unreachable(rank, &why),
+                Later::Ends(rank, cause) => inner.give_up(rank, cause),
+                Later::Suspect(rank) => self.suspect(inner, rank, &mut calls),
+                Later::Unreachable(rank, _, true) => {
+                    self.learn(inner, &[Record::of(rank, Cause::Ended, inner.rank())], None);
+                }
+                Later::Unreachable(rank, why, false) => inner.unreachable(rank, &why, false),
                 Later::Call(rank) => {
                     if let Some(attended) = &mut self.attended {
                         attended.sought.retain(|one| *one != rank);
@@ -257,11 +321,28 @@ impl News {
                         calls.push(rank);
                     }
                 }
+                Later::Judge => self.judge(inner),
             }
         }
         self.seek(inner, &mut calls);
         self.flush(inner);
         calls
+    }
+
+    /// Calls a rank with which a connection has failed, if nobody has said how it has ended.
+    fn suspect(&mut self, inner: &Inner, rank: u32, calls: &mut Vec<u32>) {
+        let Some(attended) = &mut self.attended else {
+            return;
+        };
+        if inner.is_apart() || inner.with_ends(|ends| ends.cause(rank)).is_some() {
+            attended.suspects.retain(|one| *one != rank);
+            return;
+        }
+        if !attended.suspects.contains(&rank) {
+            attended.suspects.push(rank);
+        }
+        attended.sought.push(rank);
+        calls.push(rank);
     }
 
     /// Whether a partner lives with which there is no stream.
@@ -326,6 +407,9 @@ impl News {
         let mut bytes = [0; 4096];
         let mut end = Ok(());
         let stream = &mut self.streams[at];
+        // Who was declared dead is heard no more.
+        let of = inner.with_ends(|ends| ends.cause(stream.rank));
+        stream.deaf |= of.is_some_and(Cause::is_doubtful);
         while !stream.deaf && end.is_ok() {
             let n = match stream.socket.read(&mut bytes) {
                 // Its last words are heard first.
@@ -366,7 +450,7 @@ impl News {
 
     /// Sends what there is room for, and tells a rank that leaves when its partners know.
     fn flush(&mut self, inner: &Inner) {
-        let mut gone = Vec::new();
+        let mut failed = Vec::new();
         for (at, stream) in self.streams.iter_mut().enumerate() {
             while !stream.outgoing.is_empty() {
                 match stream.socket.write(&stream.outgoing) {
@@ -374,19 +458,25 @@ impl News {
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) => {
-                        gone.push((at, is_silence(&e)));
-                        break;
+                        stream.outgoing.clear();
+                        failed.push((at, is_silence(&e)));
                     }
                 }
             }
         }
-        for (at, silent) in gone.into_iter().rev() {
+        for (at, silent) in failed.into_iter().rev() {
+            // Its last words may have come.
+            let read = self.read(inner, at);
             let rank = self.streams.swap_remove(at).rank;
-            self.lost(inner, rank, silent);
+            self.lost(inner, rank, silent || read == Err(true));
         }
-        let is_out = |one: &Stream| one.outgoing.is_empty() && unsent(Some(&one.socket)) == 0;
-        let told = self.streams.iter().all(is_out);
-        inner.told(told && !self.streams.is_empty() || self.is_alone(inner));
+        if inner.leaves() {
+            let is_out = |one: &Stream| one.outgoing.is_empty() && unsent(Some(&one.socket)) == 0;
+            let told = !self.streams.is_empty() && self.streams.iter().all(is_out);
+            if told || self.is_alone(inner) {
+                inner.told();
+            }
+        }
     }
 
     /// Whether there is nobody to tell anything.

@@ -83,8 +83,6 @@ pub(super) struct Inner {
     to_attend: Mutex<Option<(HostMap, Near)>>,
     /// Partners know that this rank has left.
     told: AtomicBool,
-    /// All others go on without this rank.
-    apart: AtomicBool,
 }
 
 /// A rank on a network. Clones are the same rank.
@@ -131,7 +129,6 @@ impl NetRank {
             killed: AtomicBool::new(false),
             to_attend: Mutex::default(),
             told: AtomicBool::new(false),
-            apart: AtomicBool::new(false),
         });
         let service = Service {
             listener,
@@ -156,12 +153,6 @@ impl NetRank {
         self.state().attend(map.clone());
         *lock(&self.0.to_attend) = Some((map, near));
         self.0.rouse();
-    }
-
-    /// Whether all other ranks go on without this one, those of its host included.
-    #[inline]
-    pub fn is_apart(&self) -> bool {
-        self.0.apart.load(Ordering::Acquire)
     }
 
     /// Where this rank is called.
@@ -242,7 +233,7 @@ impl NetRank {
             return;
         }
         // Last, so that whoever learns of it has all that was sent.
-        self.with(|state| state.reports.push((self.rank(), Cause::Finalized)));
+        self.with(|state| state.reports.push((self.rank(), Cause::Finalized, true)));
         let begun = Instant::now();
         while !self.0.told.load(Ordering::Acquire) && begun.elapsed() < patience {
             self.0.rouse();
@@ -262,7 +253,7 @@ impl NetRank {
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state();
         let result = f(&mut state);
-        self.0.note_ends(&state);
+        self.0.epoch.store(state.epoch, Ordering::Release);
         let wanted = !state.wanted.is_empty() || !state.reports.is_empty();
         drop(state);
         if wanted {
@@ -320,7 +311,7 @@ impl Inner {
         lock(&self.to_attend).take()
     }
 
-    pub fn take_reports(&self) -> Vec<(u32, Cause)> {
+    pub fn take_reports(&self) -> Vec<(u32, Cause, bool)> {
         std::mem::take(&mut lock(&self.state).reports)
     }
 
@@ -339,10 +330,14 @@ impl Inner {
         self.tell(|state| state.give_up(rank, cause));
     }
 
-    /// Partners have all news, or there are none.
-    pub fn told(&self, told: bool) {
-        let has_left = self.with_ends(|ends| ends.cause(self.rank()).is_some());
-        self.told.store(told && has_left, Ordering::Release);
+    /// Whether this rank has left, as its thread knows.
+    pub fn leaves(&self) -> bool {
+        self.with_ends(|ends| ends.cause(self.rank()).is_some())
+    }
+
+    /// Partners know that this rank has left, or there are none.
+    pub fn told(&self) {
+        self.told.store(true, Ordering::Release);
     }
 
     pub fn count_malformed(&self) {
@@ -367,8 +362,17 @@ impl Inner {
         self.rouse();
     }
 
-    pub fn unreachable(&self, rank: u32, why: &str) {
-        self.tell(|state| state.unreachable(rank, why));
+    /// A peer cannot be called; `here` says that this rank is to blame.
+    pub fn unreachable(&self, rank: u32, why: &str, here: bool) {
+        self.tell(|state| state.unreachable(rank, why, here));
+    }
+
+    pub fn is_unread(&self, rank: u32) -> bool {
+        lock(&self.state).is_unread(rank)
+    }
+
+    pub fn is_apart(&self) -> bool {
+        lock(&self.state).why_apart().is_some()
     }
 
     pub fn part(&self, why: &str) {
@@ -386,19 +390,21 @@ impl Inner {
     /// Decides about a caller; `say` tells it, and returns its socket if it is let in.
     pub fn decide(&self, rank: u32, say: impl FnOnce(Verdict) -> Option<TcpStream>) {
         self.tell(|state| {
-            let verdict = state.decide(rank);
-            if let Some(socket) = say(verdict) {
+            if let Some(socket) = state.decide(rank).and_then(say) {
                 state.adopt(rank, socket, true);
             }
         });
     }
 
-    /// Decides about a caller with news.
-    pub fn decide_on_news(&self, rank: u32) -> Verdict {
-        match self.with_ends(|ends| ends.cause(rank)) {
+    /// Decides about a caller with news; who is cut off decides nothing.
+    pub fn decide_on_news(&self, rank: u32) -> Option<Verdict> {
+        let verdict = match self.with_ends(|ends| ends.cause(rank)) {
             None => Verdict::Accepted,
+            // What it has to say is known.
+            Some(Cause::Finalized) => Verdict::Leaves,
             Some(_) => Verdict::Fenced,
-        }
+        };
+        (!self.is_apart()).then_some(verdict)
     }
 
     fn rouse(&self) {
@@ -410,15 +416,15 @@ impl Inner {
     fn tell<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.state);
         let result = f(&mut state);
-        self.note_ends(&state);
+        self.epoch.store(state.epoch, Ordering::Release);
+        let reports = !state.reports.is_empty();
         self.noted.store(true, Ordering::Release);
         let _ = self.note.write(1);
+        drop(state);
+        if reports {
+            self.rouse();
+        }
         result
-    }
-
-    fn note_ends(&self, state: &State) {
-        self.apart.store(state.is_apart(), Ordering::Release);
-        self.epoch.store(state.epoch, Ordering::Release);
     }
 }
 

@@ -12,7 +12,7 @@
 
 use super::address::Card;
 use super::hello::{Acceptor, BadHello, Dialer, Next, Pair, Purpose, Verdict};
-use super::news::{News, is_silence};
+use super::news::{News, NoCall, is_silence};
 use super::rank::Inner;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -54,6 +54,8 @@ struct Call {
     failed: Vec<String>,
     /// Some address has answered, though not as it should.
     answered: bool,
+    /// Not all has answered, or not that nobody listens there.
+    strange: bool,
     /// When all are tried again, as a link may come back.
     again: Option<Instant>,
     /// It crossed one of the peer, which is waited for until then.
@@ -78,6 +80,8 @@ enum End {
     Proved(Pair),
     Decided(Verdict),
     Failed(String),
+    /// The host says that nobody listens there.
+    Refused(String),
     /// Nothing has answered.
     Silent(String),
     /// The caller, a rank of some job, has been let in elsewhere.
@@ -93,8 +97,8 @@ enum Outcome {
     Again,
     Fenced,
     Leaves,
-    /// No address has worked; true if none has answered.
-    Failed(bool, String),
+    /// No address has worked.
+    Failed(NoCall, String),
 }
 
 pub(super) struct Service {
@@ -107,9 +111,9 @@ pub(super) struct Service {
 pub(super) fn prepare(socket: &TcpStream, gone_after: Duration) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     socket.set_nonblocking(true)?;
-    let seconds = u32::try_from(gone_after.as_secs())
-        .unwrap_or(u32::MAX)
-        .max(1);
+    // Less what silent hosts are collected for.
+    let seconds = u32::try_from(gone_after.as_secs()).unwrap_or(u32::MAX);
+    let seconds = seconds.saturating_sub(1).max(1);
     let probes = seconds.min(5);
     setsockopt(socket, sockopt::KeepAlive, &true)?;
     setsockopt(socket, sockopt::TcpKeepIdle, &(seconds / probes).max(1))?;
@@ -173,7 +177,7 @@ impl Service {
                         &mut news,
                         purpose,
                         rank,
-                        Outcome::Failed(false, why),
+                        Outcome::Failed(NoCall::Again, why),
                     ),
                 }
             }
@@ -202,7 +206,7 @@ impl Service {
                         }
                     }
                     End::Dropped => drop(callers.swap_remove(at)),
-                    End::Failed(_) | End::Silent(_) | End::Decided(_) => {
+                    End::Failed(_) | End::Refused(_) | End::Silent(_) | End::Decided(_) => {
                         inner.count_refused();
                         callers.swap_remove(at);
                     }
@@ -228,8 +232,9 @@ impl Service {
             };
             fds.push(PollFd::new(fd, flags));
         }
-        for (fd, room) in news.sockets() {
-            let mut flags = PollFlags::POLLIN;
+        for (fd, reads, room) in news.sockets() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::POLLIN, reads);
             flags.set(PollFlags::POLLOUT, room);
             fds.push(PollFd::new(fd, flags));
         }
@@ -279,7 +284,9 @@ fn answer(inner: &Inner, mut socket: TcpStream, rank: u32) {
 
 /// Lets a caller with news in, unless it was declared dead.
 fn answer_news(inner: &Inner, news: &mut News, mut socket: TcpStream, rank: u32) {
-    let verdict = inner.decide_on_news(rank);
+    let Some(verdict) = inner.decide_on_news(rank) else {
+        return;
+    };
     let said = socket.write_all(&Acceptor::verdict(verdict));
     if said.is_ok() && verdict == Verdict::Accepted {
         news.adopt(inner, rank, socket);
@@ -294,10 +301,17 @@ fn ended(inner: &Inner, news: &mut News, purpose: Purpose, rank: u32, outcome: O
         (Purpose::Data, Outcome::Connected(socket)) => inner.adopt(rank, socket),
         (Purpose::Data, Outcome::Again) => inner.want(rank),
         (Purpose::Data, Outcome::Leaves) => inner.has_left(rank),
-        (Purpose::Data, Outcome::Failed(_, why)) => news.unreachable(inner, rank, why),
+        (Purpose::Data, Outcome::Failed(NoCall::Again, why)) => {
+            inner.unreachable(rank, &why, true);
+        }
+        (Purpose::Data, Outcome::Failed(how, why)) => {
+            news.unreachable(inner, rank, why, how == NoCall::Refused);
+        }
         (Purpose::News, Outcome::Connected(socket)) => news.adopt(inner, rank, socket),
-        (Purpose::News, Outcome::Failed(silent, _)) => news.not_called(inner, rank, silent),
-        (Purpose::News, Outcome::Again | Outcome::Leaves) => news.not_called(inner, rank, false),
+        (Purpose::News, Outcome::Failed(how, _)) => news.not_called(inner, rank, how),
+        // It knows that this rank has left.
+        (Purpose::News, Outcome::Leaves) => inner.told(),
+        (Purpose::News, Outcome::Again) => news.not_called(inner, rank, NoCall::Again),
     }
 }
 
@@ -342,6 +356,7 @@ fn call(inner: &Inner, purpose: Purpose, rank: u32) -> Result<Call, String> {
         until: Instant::now() + time,
         failed: Vec::new(),
         answered: false,
+        strange: false,
         again: None,
         crossed: None,
     };
@@ -376,7 +391,8 @@ impl Call {
                     proving: false,
                 }),
                 Err(e) => {
-                    self.answered |= !is_silence(&e);
+                    // The troubles of this host say nothing of the peer.
+                    self.strange = true;
                     self.failed.push(format!("{address}: {}", plain(&e)));
                 }
             }
@@ -401,7 +417,7 @@ fn go_on(inner: &Inner, call: &mut Call) -> Option<Outcome> {
         }
         call.again = None;
         if let Err(why) = call.try_all(inner) {
-            return Some(Outcome::Failed(false, why));
+            return Some(Outcome::Failed(NoCall::Again, why));
         }
     }
     let (mut at, mut again) = (0, false);
@@ -414,10 +430,11 @@ fn go_on(inner: &Inner, call: &mut Call) -> Option<Outcome> {
             true => End::Failed(BadHello::Silent.to_string()),
             false => one.go_on(others),
         };
-        call.answered |= matches!(end, End::Failed(_));
+        call.answered |= matches!(end, End::Failed(_) | End::Refused(_));
+        call.strange |= matches!(end, End::Failed(_) | End::Silent(_));
         match end {
             End::Open => at += 1,
-            End::Failed(why) | End::Silent(why) => {
+            End::Failed(why) | End::Refused(why) | End::Silent(why) => {
                 // Another one may be waiting to prove itself.
                 again |= one.proving;
                 let address = call.tries.swap_remove(at).address;
@@ -445,7 +462,12 @@ fn go_on(inner: &Inner, call: &mut Call) -> Option<Outcome> {
     }
     Some({
         let why = format!("on host {}: {}", call.host, call.failed.join("; "));
-        Outcome::Failed(!call.answered, why)
+        let how = match (call.answered, call.strange) {
+            (true, false) => NoCall::Refused,
+            (true, true) => NoCall::Mixed,
+            (false, _) => NoCall::Silent,
+        };
+        Outcome::Failed(how, why)
     })
 }
 
@@ -456,6 +478,9 @@ impl Try {
             match self.socket.take_error() {
                 Ok(None) => {}
                 Ok(Some(e)) | Err(e) if is_silence(&e) => return End::Silent(plain(&e)),
+                Ok(Some(e)) | Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+                    return End::Refused(plain(&e));
+                }
                 Ok(Some(e)) | Err(e) => return End::Failed(plain(&e)),
             }
             match self.socket.write(&self.hello) {

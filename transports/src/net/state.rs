@@ -70,8 +70,8 @@ struct Stream {
     heard: bool,
     /// It is to be told when there is room.
     watched: bool,
-    /// Its host does not answer.
-    silent: bool,
+    /// It has failed, and the exchange of news is to say who has ended.
+    lost: bool,
 }
 
 /// A peer on another host.
@@ -203,8 +203,9 @@ pub(super) struct State {
     pub epoch: u64,
     /// Which ranks of the job have ended, connected or not.
     pub ends: Ends,
-    /// What this rank alone knows of ends.
-    pub reports: Vec<(u32, Cause)>,
+    /// What this rank alone knows of ends; true if it is sure, as of one that it has cut off
+    /// itself.
+    pub reports: Vec<(u32, Cause, bool)>,
     /// Where ranks are.
     map: Option<HostMap>,
     /// Why all others go on without this rank.
@@ -224,6 +225,15 @@ fn no_peer(peer: Peer, of: usize) -> TransportError {
         TransportErrorKind::Invalid,
         format!("no peer {peer} among {of}"),
     )
+}
+
+impl Stream {
+    /// It has failed: it is neither read nor written any more, and wakes nobody.
+    fn lose(&mut self, epoll: &Epoll) {
+        self.lost = true;
+        // A socket that failed may be forgotten already.
+        let _ = epoll.delete(&self.socket);
+    }
 }
 
 impl Remote {
@@ -442,6 +452,9 @@ impl State {
         let Link::Open(stream) = &mut remote.link else {
             return;
         };
+        if stream.lost {
+            return;
+        }
         if !stream.heard {
             // Who has called may still think better of it, and calls or is called again.
             return;
@@ -463,6 +476,10 @@ impl State {
                     return;
                 }
                 Err(nix::Error::EINTR) => {}
+                Err(e) if is_silence(&e.into()) && self.ends.are_exchanged() => {
+                    stream.lose(&self.epoll);
+                    return self.reports.push((remote.rank, Cause::Silent, false));
+                }
                 Err(e) => {
                     // What it has sent before is read first; the reader finds the end.
                     let _ = stream.socket.shutdown(std::net::Shutdown::Write);
@@ -787,7 +804,7 @@ impl State {
         let Link::Open(stream) = &mut remote.link else {
             return false;
         };
-        if stream.silent {
+        if stream.lost {
             return false;
         }
         let scratch = &mut self.scratch;
@@ -833,6 +850,12 @@ impl State {
         let n = match result {
             Ok(0) => {
                 let withdrawn = !stream.heard && remote.why.is_empty();
+                if !withdrawn && self.ends.are_exchanged() {
+                    // Either may be dead for the others: the exchange of news decides.
+                    stream.lose(&self.epoll);
+                    self.reports.push((remote.rank, Cause::Lost, false));
+                    return false;
+                }
                 let why = match remote.why.is_empty() {
                     true => "it closed the connection".to_owned(),
                     false => remote.why.clone(),
@@ -846,11 +869,14 @@ impl State {
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
             Err(e) if e.kind() == ErrorKind::Interrupted => return true,
-            Err(e) if is_silence(&e) && self.ends.are_exchanged() => {
-                // All ranks of its host are silent, and this rank may be who was cut off: the
-                // exchange of news decides.
-                stream.silent = true;
-                self.reports.push((remote.rank, Cause::Silent));
+            Err(e) if self.ends.are_exchanged() => {
+                stream.lose(&self.epoll);
+                remote.why = format!("receiving: {e}");
+                let cause = match is_silence(&e) {
+                    true => Cause::Silent,
+                    false => Cause::Lost,
+                };
+                self.reports.push((remote.rank, cause, false));
                 return false;
             }
             Err(e) => {
@@ -1101,7 +1127,7 @@ impl State {
             let how = record.cause.death();
             self.part(format!("rank {} says that this rank {how}", record.by));
         }
-        if new.iter().any(|record| record.cause == Cause::Silent)
+        if new.iter().any(|record| record.cause.is_doubtful())
             && let Err(why) = goes_on(&self.ends, tie)
         {
             self.part(why);
@@ -1113,7 +1139,10 @@ impl State {
             };
             match self.remotes[slot].link {
                 Link::Ended(_) => {}
-                Link::Open(_) if record.cause != Cause::Silent => open.push(*record),
+                // What it has sent is read first.
+                Link::Open(ref stream) if !stream.lost && record.cause != Cause::Silent => {
+                    open.push(*record);
+                }
                 _ => self.give_up(record.first, record.cause),
             }
         }
@@ -1122,10 +1151,26 @@ impl State {
 
     /// Ends what there is with a rank that has ended.
     pub fn give_up(&mut self, rank: u32, cause: Cause) {
-        let why = self.found_by(rank).unwrap_or_default();
+        let found = self.found_by(rank);
         if let Some(slot) = self.slots.get(&rank) {
+            let why = found.unwrap_or_else(|| self.remotes[*slot].why.clone());
             self.end(*slot, cause.death(), &why);
         }
+    }
+
+    /// Whether something of a rank is to be read yet, its end included.
+    pub fn is_unread(&self, rank: u32) -> bool {
+        let Some(slot) = self.slots.get(&rank) else {
+            return false;
+        };
+        let Link::Open(stream) = &self.remotes[*slot].link else {
+            return false;
+        };
+        let scratch = &self.scratch;
+        let in_scratch = scratch.slot == *slot && scratch.begin < scratch.end;
+        let peeked = stream.socket.peek(&mut [0]);
+        let nothing = matches!(&peeked, Err(e) if e.kind() == ErrorKind::WouldBlock);
+        !stream.lost && (in_scratch || !nothing)
     }
 
     /// All others go on without this rank.
@@ -1153,11 +1198,6 @@ impl State {
         self.apart.clone()
     }
 
-    /// Whether all others go on without this rank.
-    pub fn is_apart(&self) -> bool {
-        self.apart.is_some()
-    }
-
     /// A peer has ended (invariant 3).
     pub fn end(&mut self, slot: usize, how: Death, why: &str) {
         let remote = &mut self.remotes[slot];
@@ -1167,8 +1207,9 @@ impl State {
         remote.link = Link::Ended(how);
         remote.out = Out::default();
         remote.why = why.to_owned();
-        if !matches!(how, Death::Finalized | Death::Apart) && !self.leaves {
-            self.reports.push((remote.rank, Cause::of_death(how)));
+        let known = self.ends.cause(remote.rank).is_some();
+        if !matches!(how, Death::Finalized | Death::Apart) && !known && !self.leaves {
+            self.reports.push((remote.rank, Cause::of_death(how), true));
         }
         if self.scratch.slot == slot && !self.scratch.lent {
             self.scratch.begin = self.scratch.end;
@@ -1200,11 +1241,15 @@ impl State {
         }
     }
 
-    /// The peer cannot be called.
-    pub fn unreachable(&mut self, rank: u32, why: &str) {
+    /// The peer cannot be called; `here` says that this rank is to blame.
+    pub fn unreachable(&mut self, rank: u32, why: &str, here: bool) {
         let slot = self.slot(rank);
         if matches!(self.remotes[slot].link, Link::Dialing) {
+            let reports = self.reports.len();
             self.end(slot, Death::Unreachable, why);
+            if here {
+                self.reports.truncate(reports);
+            }
         }
     }
 
@@ -1220,8 +1265,16 @@ impl State {
         slot.is_some_and(|slot| matches!(self.remotes[*slot].link, Link::Dialing))
     }
 
-    /// Decides about a peer that calls. Where both call, the call of the lower rank stays.
-    pub fn decide(&mut self, rank: u32) -> Verdict {
+    /// Decides about a peer that calls. Where both call, the call of the lower rank stays. Who is
+    /// cut off decides nothing.
+    pub fn decide(&mut self, rank: u32) -> Option<Verdict> {
+        if self.apart.is_some() {
+            return None;
+        }
+        Some(self.decide_here(rank))
+    }
+
+    fn decide_here(&mut self, rank: u32) -> Verdict {
         let slot = self.slot(rank);
         // Who leaves still lets those in that it has something for.
         let waits = matches!(self.remotes[slot].link, Link::Dialing);
@@ -1259,7 +1312,7 @@ impl State {
             // Whoever called says something at once.
             heard: !called,
             watched: false,
-            silent: false,
+            lost: false,
         });
         self.open.push(slot);
         self.counts.connections += 1;
