@@ -191,7 +191,7 @@ fn a_host_is_cut_off() {
     let Some(hosts) = Hosts::new(3, Addresses::V4) else {
         return;
     };
-    let env = [("OSIER_NETWORK", "gone=1s")];
+    let env = [("OSIER_NETWORK", "gone=3s")];
     for cut in [0, 2] {
         let mut job = Job::start(&hosts, 3, 2, &env, &["survive", "4"]);
         job.say(&[0, 1, 2, 3, 4, 5], "goes round");
@@ -216,7 +216,7 @@ fn a_network_is_cut_in_halves() {
         return;
     };
     for tie in [false, true] {
-        let network = if tie { "gone=1s,tie=lowest" } else { "gone=1s" };
+        let network = if tie { "gone=3s,tie=lowest" } else { "gone=3s" };
         let env = [("OSIER_NETWORK", network)];
         let mut job = Job::start(&hosts, 2, 2, &env, &["survive", "2"]);
         job.say(&[0, 1, 2, 3], "goes round");

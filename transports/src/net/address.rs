@@ -98,8 +98,8 @@ fn shown(text: &str) -> String {
 
 fn of_seconds(text: &str) -> Result<u16, String> {
     let number = text.strip_suffix('s').unwrap_or(text).parse().ok();
-    let seconds = number.filter(|seconds| (1..=600).contains(seconds));
-    seconds.ok_or_else(|| format!("gone={}: 1 to 600 seconds (hint: gone=5s)", shown(text)))
+    let seconds = number.filter(|seconds| (2..=600).contains(seconds));
+    seconds.ok_or_else(|| format!("gone={}: 2 to 600 seconds (hint: gone=5s)", shown(text)))
 }
 
 fn of_ports(text: &str) -> Result<RangeInclusive<u16>, String> {

@@ -263,8 +263,12 @@ impl News {
         if new.is_empty() {
             return;
         }
+        // What a side has found that does not go on is nothing to the others, should they hear it.
+        let apart = inner.is_apart();
+        let map = attended.overlay.map();
         for (at, stream) in self.streams.iter_mut().enumerate() {
-            if Some(at) != from {
+            let here = map.host(stream.rank) == Some(map.own());
+            if Some(at) != from && (here || !apart) {
                 push(&mut stream.outgoing, &new);
             }
         }

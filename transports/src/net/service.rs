@@ -107,21 +107,33 @@ pub(super) struct Service {
     pub inner: Weak<Inner>,
 }
 
-/// Sockets carry short messages at once, and their peers are looked for when nothing comes.
+/// Sockets carry short messages at once, and where nothing comes their peers' systems are asked
+/// whether they are there. A peer that does not read is there.
 pub(super) fn prepare(socket: &TcpStream, gone_after: Duration) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     socket.set_nonblocking(true)?;
-    // Less what silent hosts are collected for.
-    let seconds = u32::try_from(gone_after.as_secs()).unwrap_or(u32::MAX);
-    let seconds = seconds.saturating_sub(1).max(1);
+    let seconds = seconds(gone_after);
     let probes = seconds.min(5);
     setsockopt(socket, sockopt::KeepAlive, &true)?;
-    setsockopt(socket, sockopt::TcpKeepIdle, &(seconds / probes).max(1))?;
-    setsockopt(socket, sockopt::TcpKeepInterval, &(seconds / probes).max(1))?;
+    setsockopt(socket, sockopt::TcpKeepIdle, &(seconds / probes))?;
+    setsockopt(socket, sockopt::TcpKeepInterval, &(seconds / probes))?;
     setsockopt(socket, sockopt::TcpKeepCount, &probes)?;
-    let ms = seconds.saturating_mul(1000);
+    Ok(())
+}
+
+/// As [`prepare`], of a stream of news, which its peer's thread always reads: it fails, too, where
+/// what it has sent is not acknowledged.
+fn prepare_news(socket: &TcpStream, gone_after: Duration) -> std::io::Result<()> {
+    prepare(socket, gone_after)?;
+    let ms = seconds(gone_after).saturating_mul(1000);
     setsockopt(socket, sockopt::TcpUserTimeout, &ms)?;
     Ok(())
+}
+
+/// How long systems may be silent: that time, less what silent hosts are collected for.
+fn seconds(gone_after: Duration) -> u32 {
+    let seconds = u32::try_from(gone_after.as_secs()).unwrap_or(u32::MAX);
+    seconds.saturating_sub(1).max(1)
 }
 
 /// Begins to connect.
@@ -288,7 +300,8 @@ fn answer_news(inner: &Inner, news: &mut News, mut socket: TcpStream, rank: u32)
         return;
     };
     let said = socket.write_all(&Acceptor::verdict(verdict));
-    if said.is_ok() && verdict == Verdict::Accepted {
+    let watched = prepare_news(&socket, inner.gone_after());
+    if said.is_ok() && watched.is_ok() && verdict == Verdict::Accepted {
         news.adopt(inner, rank, socket);
     }
 }
@@ -377,7 +390,10 @@ impl Call {
             };
             let (shake, hello) = Dialer::new(inner.key(), pair)?;
             let begun = begin(*address).and_then(|socket| {
-                prepare(&socket, inner.gone_after())?;
+                match self.purpose {
+                    Purpose::Data => prepare(&socket, inner.gone_after())?,
+                    Purpose::News => prepare_news(&socket, inner.gone_after())?,
+                }
                 Ok(socket)
             });
             match begun {
