@@ -6,8 +6,12 @@
 //!    it has said that something waits, and who makes room looks whether something waits
 //!    afterwards. The word that says so and whatever tells of room are read and written in one
 //!    order (SeqCst) by both.
+//! 3. Who makes room does not wait for who sends: it may hold what that one waits for, as the lock
+//!    of a lane. It asks for another look (`again`), and the sender looks once more after it has
+//!    said that it sends no longer, or who makes room finds that said, and waits for the lock,
+//!    which is then held for a few instructions.
 
-use crate::sync::{AtomicU32, Mutex, Ordering, in_order, lock};
+use crate::sync::{AtomicU32, Mutex, Ordering, in_order, lock, spin, try_lock};
 use std::collections::VecDeque;
 
 /// Messages that wait for room, in their order.
@@ -15,6 +19,10 @@ use std::collections::VecDeque;
 pub struct Line<M> {
     /// Not 0: messages wait.
     queued: AtomicU32,
+    /// Not 0: who holds the lock sends.
+    sends: AtomicU32,
+    /// Not 0: room was made meanwhile.
+    again: AtomicU32,
     queue: Mutex<Queue<M>>,
 }
 
@@ -36,6 +44,8 @@ impl<M> Default for Line<M> {
     fn default() -> Self {
         Self {
             queued: AtomicU32::new(0),
+            sends: AtomicU32::new(0),
+            again: AtomicU32::new(0),
             queue: Mutex::new(Queue::EMPTY),
         }
     }
@@ -58,7 +68,8 @@ impl<M> Line<M> {
         self.drain(&mut queue, send);
     }
 
-    /// Room has been made: sends what waits. True: all has left, and the task waited for it.
+    /// Room has been made: sends what waits, or has whoever does so already look once more. True:
+    /// all has left, and the task waited for it.
     #[inline]
     #[must_use]
     pub fn made_room(&self, send: impl FnMut(&M) -> bool) -> bool {
@@ -66,19 +77,48 @@ impl<M> Line<M> {
         if self.queued.load(Ordering::SeqCst) == 0 {
             return false;
         }
-        self.drain(&mut lock(&self.queue), send)
+        self.send_or_ask(send)
+    }
+
+    #[cold]
+    fn send_or_ask(&self, send: impl FnMut(&M) -> bool) -> bool {
+        loop {
+            if let Some(mut queue) = try_lock(&self.queue) {
+                return self.drain(&mut queue, send);
+            }
+            // Invariant 3.
+            self.again.store(1, Ordering::SeqCst);
+            in_order();
+            if self.sends.load(Ordering::SeqCst) != 0 {
+                return false;
+            }
+            spin();
+        }
     }
 
     #[cold]
     fn drain(&self, queue: &mut Queue<M>, mut send: impl FnMut(&M) -> bool) -> bool {
-        while let Some(message) = queue.messages.front() {
-            if !send(message) {
+        loop {
+            self.sends.store(1, Ordering::SeqCst);
+            self.again.store(0, Ordering::SeqCst);
+            in_order();
+            while let Some(message) = queue.messages.front()
+                && send(message)
+            {
+                queue.messages.pop_front();
+            }
+            if queue.messages.is_empty() {
+                self.queued.store(0, Ordering::Release);
+            }
+            self.sends.store(0, Ordering::SeqCst);
+            if queue.messages.is_empty() {
+                return std::mem::take(&mut queue.waiting);
+            }
+            in_order();
+            if self.again.load(Ordering::SeqCst) == 0 {
                 return false;
             }
-            queue.messages.pop_front();
         }
-        self.queued.store(0, Ordering::Release);
-        std::mem::take(&mut queue.waiting)
     }
 
     /// The task waits from now on until all have left; false if none is there.
@@ -98,6 +138,55 @@ impl<M> Line<M> {
 mod tests {
     use super::*;
     use loom::sync::Arc;
+
+    /// As below, where both hold a lock while they put, and while they make room: nobody waits for
+    /// the other for ever.
+    #[test]
+    fn loom_who_makes_room_does_not_wait_for_who_sends() {
+        loom::model(|| {
+            let shared = Arc::new((
+                Line::<u32>::default(),
+                AtomicU32::new(0),
+                loom::sync::Mutex::new(()),
+            ));
+            let send =
+                |lane: &loom::sync::Mutex<()>, slot: &AtomicU32, message: u32, held: bool| {
+                    let _lane = (!held).then(|| lane.lock());
+                    let free = slot.load(Ordering::SeqCst) == 0;
+                    if free {
+                        slot.store(message, Ordering::SeqCst);
+                    }
+                    free
+                };
+            let producer = {
+                let shared = shared.clone();
+                loom::thread::spawn(move || {
+                    let (line, slot, lane) = &*shared;
+                    for message in 1..=2 {
+                        if !line.is_empty() || !send(lane, slot, message, false) {
+                            line.push(message, |message| send(lane, slot, *message, false));
+                        }
+                    }
+                })
+            };
+            let (line, slot, lane) = &*shared;
+            let mut read = Vec::new();
+            let mut look = || {
+                let _lane = lane.lock();
+                let message = slot.load(Ordering::SeqCst);
+                if message != 0 {
+                    read.push(message);
+                    slot.store(0, Ordering::SeqCst);
+                    let _ = line.made_room(|message| send(lane, slot, *message, true));
+                }
+            };
+            look();
+            producer.join().expect("it ends");
+            (0..2).for_each(|_| look());
+            assert_eq!(read, [1, 2]);
+            assert!(line.is_empty());
+        });
+    }
 
     /// A producer of three messages, a slot, a consumer: all come, in their order.
     #[test]

@@ -11,11 +11,28 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 /// The lock, whatever a thread that held it did.
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same if nobody holds it.
+pub(crate) fn try_lock<T>(m: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match m.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Lets who holds a lock for a few instructions go on.
+pub(crate) fn spin() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::thread::yield_now();
 }
 
 /// Adds to a word, and returns what it was. Where one thread alone changes it, that is a load
