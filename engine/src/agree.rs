@@ -14,8 +14,8 @@
 //! what anybody has decided, also one that has ended since, all decide (uniform agreement).
 //! Whoever has decided answers later coordinators though its call has returned.
 //!
-//! Ends of ranks are certain here: whoever is declared dead is heard no more, and learns that all
-//! others go on without it; it decides nothing then ([`Agreements::cut_off`]).
+//! Failure detection is perfect here: messages of a rank that was declared dead are ignored, and
+//! it learns that the others go on without it; it decides nothing then ([`Agreements::cut_off`]).
 //!
 //! # Invariants
 //! 1. A rank accepts values of coordinators in the order of their ranks: lower ones have ended.

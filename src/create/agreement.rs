@@ -25,8 +25,8 @@ impl Communicator {
     /// failed. Collective over the members that live, in the order of other agreements, and of no
     /// other call.
     ///
-    /// All that return get the same, whoever fails meanwhile. Works where ranks have failed and
-    /// nothing else that is collective does.
+    /// All members that return get the same result, also if more ranks fail during the call. It
+    /// works after failures, where other collectives return errors.
     ///
     /// ```
     /// # osier::testing::ranks(3, |comm| {

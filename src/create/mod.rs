@@ -7,7 +7,7 @@
 //! | `inter` | two groups, joined and merged |
 //! | `topology` | grids and graphs |
 //! | `from_groups` | without a parent |
-//! | `agreement` | of the members that live, whoever fails meanwhile |
+//! | `agreement` | of the members that live, also if more fail during the call |
 
 mod agreement;
 mod from_groups;

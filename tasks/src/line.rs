@@ -68,8 +68,8 @@ impl<M> Line<M> {
         self.drain(&mut queue, send);
     }
 
-    /// Room has been made: sends what waits, or has whoever does so already look once more. True:
-    /// all has left, and the task waited for it.
+    /// Room has been made: sends the messages that wait, or tells the thread that is sending them
+    /// to look once more. True: all have been sent, and the task waited for that.
     #[inline]
     #[must_use]
     pub fn made_room(&self, send: impl FnMut(&M) -> bool) -> bool {

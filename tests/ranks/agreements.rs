@@ -79,7 +79,7 @@ fn an_intercommunicator_is_refused() {
 /// Ranks die at any point of agreements and shrinks, on the simulated network by seed: those that
 /// live have agreed on the same in the end.
 #[test]
-fn whoever_dies_the_others_agree() {
+fn survivors_agree_wherever_ranks_die() {
     struct Dies;
     let _watchdog = Watchdog::start();
     let seeds = crate::asked::number("agreeing-ranks").unwrap_or(60);

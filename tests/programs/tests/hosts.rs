@@ -25,7 +25,7 @@ struct Job {
 }
 
 impl Job {
-    /// Starts `exercise WHAT` with so many ranks on each of the hosts: rank r on host r / per.
+    /// Starts `exercise WHAT` with `per` ranks on each of `number` hosts: rank r on host r / per.
     fn start(hosts: &Hosts, number: usize, per: usize, env: &[(&str, &str)], what: &[&str]) -> Job {
         let ranks = number * per;
         let server = Server::new(ranks, None);

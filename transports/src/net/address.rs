@@ -355,6 +355,21 @@ mod tests {
     }
 
     #[test]
+    fn settings_say_what_happens_where_a_network_fails() {
+        let text = "eth0,gone=2s,tie=lowest";
+        let setting: NetworkSetting = text.parse().expect("a setting");
+        assert_eq!(setting.to_string(), text);
+        assert_eq!(setting.gone_after(), Some(Duration::from_secs(2)));
+        assert!(setting.lowest_goes_on());
+        assert!(setting.takes("eth0", IpAddr::from([10, 0, 0, 1])));
+        let default = NetworkSetting::default();
+        assert_eq!(
+            (default.gone_after(), default.lowest_goes_on()),
+            (None, false)
+        );
+    }
+
+    #[test]
     fn settings_that_make_no_sense_are_refused() {
         for bad in [
             "10.0.0.0/33",
@@ -364,6 +379,10 @@ mod tests {
             "ports=a",
             "a b",
             "eth0/8",
+            "gone=1s",
+            "gone=soon",
+            "gone=601",
+            "tie=highest",
         ] {
             let e = bad.parse::<NetworkSetting>().expect_err(bad);
             assert!(e.contains("hint"), "{e}");

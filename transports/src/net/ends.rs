@@ -422,8 +422,8 @@ mod tests {
             prop_assert_eq!(a.sides(), b.sides());
         }
 
-        /// Among the living, whoever has ended: partners are mutual, few, and news reach all in
-        /// few steps.
+        /// After any ranks have ended: the partners of those that live are mutual, and news reach
+        /// all of these in few steps.
         #[test]
         fn news_reach_all(
             hosts in 1u32..40,

@@ -59,8 +59,8 @@ enum Later {
     Ends(u32, Cause),
     /// A rank with which a connection has failed is called, if nobody says how it has ended.
     Suspect(u32),
-    /// A rank that could not be called has ended, if nobody says otherwise; true if its host has
-    /// said that there is no such process.
+    /// A rank that could not be called has ended, if nobody says otherwise; true if its host
+    /// refused the connection at all of its addresses.
     Unreachable(u32, String, bool),
     /// A partner is called, unless it has called.
     Call(u32),
@@ -73,11 +73,11 @@ enum Later {
 pub(super) enum NoCall {
     /// Nothing has answered.
     Silent,
-    /// All that has answered says that there is no such process, and all has answered.
+    /// Connections to all addresses were refused: nobody listens there.
     Refused,
-    /// Some of this, some of that, or something else answers.
+    /// Some addresses did not answer and others refused, or another program answers.
     Mixed,
-    /// This rank is to blame, or is late: it tries again.
+    /// The cause is on this rank's side: it tries again.
     Again,
 }
 
@@ -156,8 +156,18 @@ impl News {
             outgoing: Vec::new(),
             deaf: false,
         };
-        push(&mut stream.outgoing, &inner.with_ends(Ends::records));
+        if self.may_tell(inner, rank) {
+            push(&mut stream.outgoing, &inner.with_ends(Ends::records));
+        }
         self.streams.push(stream);
+    }
+
+    /// Whether a rank is told of ends. What a side has found that does not go on is nothing to
+    /// other hosts, should they hear it.
+    fn may_tell(&self, inner: &Inner, rank: u32) -> bool {
+        let attended = self.attended.as_ref();
+        let here = attended.is_none_or(|a| a.overlay.map().place(rank).is_some());
+        here || !inner.is_apart()
     }
 
     /// A rank could not be called for news.
@@ -189,7 +199,7 @@ impl News {
         self.later.push((Instant::now() + GRACE, later));
     }
 
-    /// A rank could not be called for data; `sure` says that its host knows no such process.
+    /// A rank could not be called for data; `sure` says that its host refused the connection.
     pub fn unreachable(&mut self, inner: &Inner, rank: u32, why: String, sure: bool) {
         match self.attends() {
             false => inner.unreachable(rank, &why, false),
@@ -263,13 +273,9 @@ impl News {
         if new.is_empty() {
             return;
         }
-        // What a side has found that does not go on is nothing to the others, should they hear it.
-        let apart = inner.is_apart();
-        let map = attended.overlay.map();
-        for (at, stream) in self.streams.iter_mut().enumerate() {
-            let here = map.host(stream.rank) == Some(map.own());
-            if Some(at) != from && (here || !apart) {
-                push(&mut stream.outgoing, &new);
+        for at in (0..self.streams.len()).filter(|at| Some(*at) != from) {
+            if self.may_tell(inner, self.streams[at].rank) {
+                push(&mut self.streams[at].outgoing, &new);
             }
         }
     }
@@ -306,7 +312,7 @@ impl News {
         });
         for later in due {
             match later {
-                // It is still to be read by the rank, which computes.
+                // The rank, which computes, has not read all that was sent.
                 Later::Ends(rank, cause) if inner.is_unread(rank) => {
                     let at = now + GRACE;
                     self.later.push((at, Later::Ends(rank, cause)));

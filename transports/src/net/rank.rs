@@ -236,6 +236,7 @@ impl NetRank {
         self.with(|state| state.reports.push((self.rank(), Cause::Finalized, true)));
         let begun = Instant::now();
         while !self.0.told.load(Ordering::Acquire) && begun.elapsed() < patience {
+            // The thread looks whether the news are acknowledged, of which no event tells, either.
             self.0.rouse();
             std::thread::sleep(Duration::from_micros(50));
         }

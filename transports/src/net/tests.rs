@@ -640,6 +640,10 @@ fn no_half_goes_on_but_the_lowest_if_that_is_said() {
     for (setting, goes_on) in [("127.0.0.0/8", false), ("127.0.0.0/8,tie=lowest", true)] {
         let ranks = attending_with(&[0, 0, 1, 1], setting);
         silence(&ranks, 1, 3);
+        if !goes_on {
+            // A side that does not go on accuses nobody: the other one finds the cut itself.
+            silence(&ranks, 2, 0);
+        }
         all_know(&ranks[..2], &[(2, true), (3, true)]);
         for rank in &ranks[2..] {
             until("word", || is_apart(rank).then_some(()));
