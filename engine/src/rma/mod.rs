@@ -57,7 +57,7 @@ use crate::progress::served::{self, Access, Does, REQUEST_BYTES, Request};
 use crate::protocol::cost::LinkCosts;
 use crate::view::{RawView, copy_contiguous};
 use osier_transports::shm::monotonic_ns;
-use osier_transports::{AtomicOp, RegionKey, RegionKind, full_fence};
+use osier_transports::{AtomicOp, Death, RegionKey, RegionKind, full_fence};
 use pending::Pending;
 use pieces::Pieces;
 use shares::{Left, Shares};
@@ -268,6 +268,15 @@ impl Path<'_> {
             false => 0,
         };
         (0..members).filter(|rank| lane.has_ended(*rank)).collect()
+    }
+
+    /// A member that has ended, and how: one that has failed, if any has, since others may have
+    /// ended because of it.
+    fn an_ended_member(&self) -> Option<(u32, Death)> {
+        let ended = self.ended_members();
+        let lane = self.lane.lock();
+        let ended = ended.into_iter().filter_map(|r| Some((r, lane.death(r)?)));
+        ended.min_by_key(|(_, how)| !how.is_failure())
     }
 
     /// The rank that has a lock alone, if it has ended.
@@ -971,9 +980,9 @@ impl Part {
                 return Some(Ok(found));
             }
             if attempts > AWAKE_ATTEMPTS
-                && let Some(ended) = path.ended_members().first()
+                && let Some((ended, how)) = path.an_ended_member()
             {
-                let message = format!("{}: rank {ended} has ended meanwhile", what());
+                let message = format!("{}: rank {ended} {how}", what());
                 return Some(Err(Error::new(ErrorKind::RankDead, message)));
             }
             if listens() {
