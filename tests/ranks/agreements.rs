@@ -1,6 +1,6 @@
 //! Agreements about failures, and communicators of those that live.
 
-use crate::support::{Watchdog, fails, on_all, one_fails};
+use crate::support::{Watchdog, on_all, one_fails};
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, ErrorKind, Op};
 use osier_transports::sim::SimOptions;
@@ -57,23 +57,14 @@ fn the_others_go_on_without_a_rank_that_fails() {
                 let living = comm.shrink().expect("a communicator");
                 assert_eq!((living.size(), sum(&living)), (3, 3));
                 // The old one is of no use, and nobody hangs in it.
-                fails(comm.barrier(), ErrorKind::RankDead, &["rank"]);
+                let e = comm.barrier().expect_err("an error");
+                // Others may have finalized since.
+                let kinds = [ErrorKind::RankDead, ErrorKind::Closed];
+                assert!(kinds.contains(&e.kind()), "{e}");
                 false
             });
         }
     }
-}
-
-#[test]
-fn an_intercommunicator_is_refused() {
-    on_all(2, |comm| {
-        let side = comm.split(Some(comm.rank() as u32), 0).expect("split");
-        let side = side.expect("a color");
-        let bridge = Some((&comm, 1 - comm.rank()));
-        let inter = side.intercomm_create(0, bridge, 7).expect("two sides");
-        fails(inter.agree(1), ErrorKind::Communicator, &["hint"]);
-        fails(inter.shrink(), ErrorKind::Communicator, &["hint"]);
-    });
 }
 
 /// Ranks die at any point of agreements and shrinks, on the simulated network by seed: those that

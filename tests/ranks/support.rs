@@ -4,6 +4,7 @@ use osier::testing::{Network, ranks_on};
 use osier::{Communicator, Error, ErrorKind};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -67,13 +68,21 @@ pub fn on_threads(n: usize, f: impl Fn(Communicator) + Sync) {
 /// Runs `f` on `n` ranks; those for which it is true fail after it.
 pub fn one_fails(network: &Network, n: usize, f: impl Fn(Communicator) -> bool + Sync) {
     struct Thrown;
+    // Of a rank that was not to fail: only one panic of all is passed on.
+    let failed = Mutex::new(None);
     let result = catch_unwind(AssertUnwindSafe(|| {
         ranks_on(network, n, |comm| {
-            if f(comm) {
-                resume_unwind(Box::new(Thrown));
+            match catch_unwind(AssertUnwindSafe(|| f(comm))) {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err(panic) => *failed.lock().expect("a panic") = Some(panic),
             }
+            resume_unwind(Box::new(Thrown));
         })
     }));
+    if let Some(panic) = failed.into_inner().expect("a panic") {
+        resume_unwind(panic);
+    }
     let panic = result.expect_err("the panic is passed on");
     if !panic.is::<Thrown>() {
         resume_unwind(panic);
