@@ -189,7 +189,9 @@ pub mod communicators {
     pub use crate::comm::{
         Comparison, GroupComparison, GroupError, ProcessSets, Queues, RankRange,
     };
-    pub use crate::create::{Agreement, PendingCommunicator, Resource, SplitType, hardware_info};
+    pub use crate::create::{
+        Agreement, PendingAgreement, PendingCommunicator, Resource, SplitType, hardware_info,
+    };
 }
 
 /// Datatypes in full: predefined ones, constructors and what can be asked of them.

@@ -53,9 +53,20 @@ fn begin_duplicate(
     to: *mut Handle,
     request: *mut Handle,
 ) -> Res {
-    let of = comm_shared(on)?;
     let attributes = crate::attributes::Attributes::new();
-    of.attributes.duplicate(on, &attributes)?;
+    comm_shared(on)?.attributes.duplicate(on, &attributes)?;
+    begin_making(on, pending, attributes, to, request)
+}
+
+/// A communicator that is being made, with these attributes.
+pub fn begin_making(
+    on: Handle,
+    pending: PendingCommunicator,
+    attributes: crate::attributes::Attributes,
+    to: *mut Handle,
+    request: *mut Handle,
+) -> Res {
+    let of = comm_shared(on)?;
     let (handler, session) = (lock(&of.handler).clone(), of.session.clone());
     put(to, MPI_COMM_NULL)?;
     let finish = move |made: Communicator| {

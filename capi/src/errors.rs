@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, argument, get, put, put_text, text};
+use crate::faults;
 use crate::objects::{ERRHANDLERS, comm, comm_shared, lock, session};
 use crate::state;
 use crate::windows::{win, win_shared};
@@ -204,16 +205,21 @@ fn known(code: c_int) -> bool {
     (0..=MPI_ERR_LASTCODE).contains(&code) || lock(&ADDED).codes.contains_key(&code)
 }
 
+/// Classes of the standard, and those of `mpi-ext.h`.
+fn classes() -> impl Iterator<Item = &'static (&'static str, c_int)> {
+    ERROR_CLASSES.iter().chain(&faults::ERROR_CLASSES)
+}
+
 fn class_of(code: c_int) -> c_int {
     match lock(&ADDED).codes.get(&code) {
         Some((class, _)) => *class,
-        None if ERROR_CLASSES.iter().any(|(_, class)| *class == code) => code,
+        None if classes().any(|(_, class)| *class == code) => code,
         None => MPI_ERR_UNKNOWN,
     }
 }
 
 fn class_name(class: c_int) -> &'static str {
-    let found = ERROR_CLASSES.iter().find(|(_, number)| *number == class);
+    let found = classes().find(|(_, number)| *number == class);
     found.map_or("a class of the program", |(name, _)| name)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::call::On;
+use crate::faults::MPIX_ERR_REVOKED;
 use osier::{Error, ErrorKind};
 use std::borrow::Cow;
 
@@ -78,6 +79,7 @@ fn class_of(kind: ErrorKind) -> c_int {
         ErrorKind::Datatype => MPI_ERR_TYPE,
         ErrorKind::Truncated => MPI_ERR_TRUNCATE,
         ErrorKind::RankDead | ErrorKind::Closed => MPI_ERR_PROC_ABORTED,
+        ErrorKind::Revoked => MPIX_ERR_REVOKED,
         ErrorKind::Buffer => MPI_ERR_BUFFER,
         ErrorKind::OutOfMemory => MPI_ERR_NO_MEM,
         ErrorKind::Permission => MPI_ERR_ACCESS,

@@ -92,7 +92,7 @@ fn describe(pending: &Pending) -> String {
         Work::Once(_, Sort::Collective | Sort::Completed) => "collective call",
         Work::Once(_, Sort::Flush) => "flush of a buffer",
         Work::Generalized(..) => "generalized request",
-        Work::Duplicate(_) => "duplicate of a communicator",
+        Work::Duplicate(_) => "communicator in the making",
         Work::PersistentSend(_) => "persistent send",
         Work::PersistentRecv(_) => "persistent receive",
         Work::PersistentCollective(_) => "persistent collective",

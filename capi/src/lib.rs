@@ -40,6 +40,7 @@ mod environment;
 mod epochs;
 mod errors;
 mod fail;
+mod faults;
 mod groups;
 mod held;
 mod info;

@@ -111,7 +111,7 @@ impl Agreements {
         (0..self.size).find(living).unwrap_or(self.own)
     }
 
-    /// Takes part in the next agreement; its number.
+    /// Takes part in the next agreement, where [`Agreements::may_begin`]; its number.
     pub fn begin(&mut self, value: Value, out: &mut Out) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -123,23 +123,51 @@ impl Agreements {
 
     /// The result of an agreement, once. An error: this rank takes part in none any more.
     pub fn take(&mut self, number: u64) -> Option<Result<Value, CutOff>> {
-        let at = self.instances.get_mut(&number)?;
-        let Some(value) = &at.decided else {
+        let decided = self
+            .instances
+            .get(&number)
+            .and_then(|at| at.decided.as_ref());
+        let Some(value) = decided else {
             return self.apart.then_some(Err(CutOff));
         };
         let value = value.clone();
-        at.taken = true;
-        while self.instances.len() > KEPT {
-            match self.instances.first_entry() {
-                Some(first) if first.get().taken => drop(first.remove()),
-                _ => break,
-            }
-        }
+        self.give_up(number);
         Some(Ok(value))
     }
 
-    /// A member that this rank waits for in an agreement that is not decided.
-    pub fn awaits(&self, number: u64) -> Option<u32> {
+    /// Nobody takes the result of an agreement any more.
+    pub fn give_up(&mut self, number: u64) {
+        self.instances.entry(number).or_default().taken = true;
+        while self.instances.len() > KEPT {
+            let over = |at: &Instance| at.taken && at.decided.is_some();
+            match self.instances.first_entry() {
+                Some(first) if over(first.get()) => drop(first.remove()),
+                _ => break,
+            }
+        }
+    }
+
+    /// Whether the result of an agreement can be taken.
+    pub fn is_over(&self, number: u64) -> bool {
+        let decided = |at: &Instance| at.decided.is_some();
+        self.apart || self.instances.get(&number).is_some_and(decided)
+    }
+
+    /// Whether this rank may begin the next agreement: the last that it has begun is decided.
+    pub fn may_begin(&self) -> bool {
+        !self.apart
+            && self
+                .next
+                .checked_sub(1)
+                .is_none_or(|last| self.is_over(last))
+    }
+
+    /// A member that this rank waits for in the last agreement that it has begun.
+    pub fn awaits(&self) -> Option<u32> {
+        let number = self.next.checked_sub(1)?;
+        if self.is_over(number) {
+            return None;
+        }
         let coordinator = self.coordinator();
         if coordinator != self.own {
             return Some(coordinator);

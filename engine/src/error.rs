@@ -64,6 +64,8 @@ pub enum ErrorKind {
     WindowEpoch,
     /// Accesses to the same bytes of a window that exclude each other.
     WindowConflict,
+    /// A member has revoked the communicator: it carries no messages and no collectives any more.
+    Revoked,
 }
 
 /// An error code: a class, or a finer number within a class.

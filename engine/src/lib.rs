@@ -8,7 +8,7 @@
 //! | [`error`], [`mod@env`], [`site`], [`slab`] | the one error; environment variables; call sites; values by handle |
 //! | [`wire`] | active messages of lanes, as bytes |
 //! | [`matching`] | posted and unexpected queues |
-//! | [`agree`] | agreement about failures; pure |
+//! | [`agree`], [`flood`] | agreement about failures; a fact that all learn; pure |
 //! | [`protocol`] | eager and rendezvous as pure decisions; costs and choice |
 //! | [`diagnose`] | what ranks wait for; hangs |
 //! | [`device`] | device memory in messages |
@@ -40,6 +40,7 @@ pub mod env;
 pub mod error;
 #[allow(unsafe_code, reason = "steps copy and combine between addresses")]
 pub mod exec;
+pub mod flood;
 pub mod matching;
 #[allow(
     unsafe_code,

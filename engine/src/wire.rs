@@ -99,6 +99,8 @@ kinds! {
     ACCESS_DONE = 33: "1 = refused", "access", "0", "value before u64";
     // Of an agreement about failures.
     AGREE = 34: "1 = more follows", "0", "0", "a message of an agreement, or a part of one";
+    // Of a communicator that is revoked.
+    REVOKE = 35: "1 = the sender's calls have ended, too", "0", "0", "none";
 }
 
 /// A line of the table.
@@ -152,6 +154,11 @@ pub const OUTCOME_CANCELLED: u16 = 1;
 
 /// The receiver has dropped the communicator, and no receive can match.
 pub const OUTCOME_CLOSED: u16 = 2;
+
+/// The communicator is revoked, and no receive can match.
+pub const OUTCOME_REVOKED: u16 = 3;
+/// In the aux of REVOKE: no call of the sender reads its peers' memory any more.
+pub const RETIRED: u16 = 1;
 
 /// Bytes of the total in front of an EAGER_FIRST message's data.
 pub const TOTAL_BYTES: usize = 8;

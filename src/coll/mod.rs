@@ -267,6 +267,12 @@ impl Communicator {
 
     /// Begins a run.
     fn launch(&self, lane: &mut LaneGuard<'_>, mut ask: Ask, call: Launch) -> Result<u32> {
+        if let Some(e) = lane.revoked_error("collective") {
+            match ask.begun {
+                None => return Err(e),
+                Some(_) => ask.error = Some(e),
+            }
+        }
         let mut run = lane.executor.spare_run();
         run.number_of = call.of;
         run.number = match call.of {

@@ -99,6 +99,8 @@ impl Communicator {
             both,
             first,
         });
-        Self::open(member, design)
+        let made = Self::open(member, design)?;
+        made.revokes_together();
+        Ok(made)
     }
 }

@@ -76,6 +76,7 @@ impl Communicator {
                 "the local communicator has two groups already (hint: merge it first)",
             ));
         }
+        self.not_revoked("intercomm_create")?;
         let tag = tag.check()?;
         let size = self.size();
         if local_leader >= size {

@@ -16,6 +16,6 @@ mod split;
 mod split_type;
 mod topology;
 
-pub use agreement::Agreement;
+pub use agreement::{Agreement, PendingAgreement};
 pub use split::PendingCommunicator;
 pub use split_type::{Resource, SplitType, hardware_info};

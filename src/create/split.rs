@@ -5,6 +5,7 @@
 //! arguments says so in place of a color, so that all ranks get an error and none
 //! waits for ever.
 
+use super::agreement::Agreeing;
 use crate::coll::IDUP;
 use crate::comm::{CONTEXTS, Communicator, Design, Group, Info, Key, Sends, Topology};
 use crate::names::Tag;
@@ -132,6 +133,7 @@ impl Communicator {
 
     #[track_caller]
     fn idup_unreported(&self, info: &Info) -> Result<PendingCommunicator> {
+        self.not_revoked("dup")?;
         let attributes = self.0.attributes.duplicate(self);
         // Even if that has failed: the others take part, and wait for this rank.
         let tag = idup_tag(self.0.idups.fetch_add(1, Ordering::Relaxed));
@@ -350,6 +352,7 @@ impl Communicator {
                 "an intercommunicator (hint: create works on it, create_group on communicators of one group)",
             ));
         }
+        self.not_revoked("create_group")?;
         self.contains_all(group)?;
         let member = self.member();
         let key = Key::within(self.context(), tag);
@@ -386,11 +389,13 @@ pub(crate) fn listed(group: &Group) -> Vec<u8> {
 enum Context {
     Known(u64),
     Coming(Request<Vec<u64>>),
+    /// Of the members that live, on whom they agree.
+    Agreeing(Agreeing),
     /// The communicator was made, or could not be.
     Taken,
 }
 
-/// A communicator in the making, from [`Communicator::idup`]: a future, and a
+/// A communicator in the making, from [`Communicator::idup`] or [`Communicator::ishrink`]: a future, and a
 /// request among others in a [`WaitSet`](crate::requests::WaitSet). Dropping it gives the
 /// communicator up on this rank.
 ///
@@ -413,6 +418,15 @@ pub struct PendingCommunicator {
 }
 
 impl PendingCommunicator {
+    pub(crate) fn of_living(parent: &Communicator, agreeing: Agreeing) -> Self {
+        Self {
+            parent: parent.clone(),
+            context: Context::Agreeing(agreeing),
+            info: Info::new(),
+            attributes: None,
+        }
+    }
+
     /// Waits for the communicator.
     ///
     /// # Errors
@@ -427,6 +441,7 @@ impl PendingCommunicator {
     pub fn test(&mut self) -> bool {
         match &mut self.context {
             Context::Coming(request) => request.test(),
+            Context::Agreeing(agreeing) => agreeing.test(),
             _ => true,
         }
     }
@@ -437,9 +452,17 @@ impl PendingCommunicator {
         let context = match std::mem::replace(&mut self.context, Context::Taken) {
             Context::Known(context) => Ok(context),
             Context::Coming(request) => request.wait().map(|(buffer, _)| buffer[0]),
+            Context::Agreeing(mut agreeing) => {
+                // No closure: the caller's source line passes through.
+                let made = match agreeing.wait() {
+                    Ok(agreed) => agreeing.living(&agreed),
+                    Err(e) => Err(e),
+                };
+                return self.parent.reported(made);
+            }
             Context::Taken => Err(Error::new(
                 ErrorKind::Argument,
-                "the duplicate was polled after its end, and is taken (hint: wait for or poll it once)",
+                "the communicator was polled after its end, and is taken (hint: wait for or poll it once)",
             )),
         };
         // No closure: the caller's source line passes through.
@@ -478,12 +501,15 @@ impl Future for PendingCommunicator {
 
     fn poll(self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let Context::Coming(request) = &mut this.context
-            && request.poll_end(context).is_pending()
-        {
-            return Poll::Pending;
+        let pending = match &mut this.context {
+            Context::Coming(request) => request.poll_end(context).is_pending(),
+            Context::Agreeing(agreeing) => agreeing.poll(context).is_pending(),
+            Context::Known(_) | Context::Taken => false,
+        };
+        match pending {
+            true => Poll::Pending,
+            false => Poll::Ready(this.take()),
         }
-        Poll::Ready(this.take())
     }
 }
 
@@ -502,6 +528,7 @@ impl Waitable for PendingCommunicator {
     fn status(&mut self) -> Option<Result<Status>> {
         match &mut self.context {
             Context::Coming(request) => request.status(),
+            Context::Agreeing(agreeing) => agreeing.status(),
             _ => Some(Ok(Status::empty())),
         }
     }
@@ -519,6 +546,7 @@ impl Notifies for PendingCommunicator {
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
         match &mut self.context {
             Context::Coming(request) => request.notify(ready, token),
+            Context::Agreeing(agreeing) => agreeing.notify(ready, token),
             _ => true,
         }
     }
@@ -526,6 +554,6 @@ impl Notifies for PendingCommunicator {
 
 impl std::fmt::Debug for PendingCommunicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PendingCommunicator(duplicate of {:?})", self.parent)
+        write!(f, "PendingCommunicator(of {:?})", self.parent)
     }
 }

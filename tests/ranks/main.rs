@@ -37,6 +37,7 @@ mod persistent;
 mod probe;
 mod random_graphs;
 mod requests;
+mod revocation;
 mod scopes;
 mod sessions;
 mod shares;

@@ -30,7 +30,7 @@ pub type Peer = u32;
 
 /// Version of everything that two ends say to each other. Tests compare it with the messages of
 /// lanes (`engine/src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
-pub const WIRE_VERSION: u16 = 25;
+pub const WIRE_VERSION: u16 = 26;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result {
             launcher: &built.join("osier"),
             library: &built.join("libmpi_abi.so"),
             heap: &built.join("libosier_heap.so"),
-            header: &root().join("capi/include/mpi.h"),
+            headers: &root().join("capi/include"),
         },
         &prefix,
     )?;

@@ -65,7 +65,7 @@ fn place() -> Option<&'static Path> {
                 launcher: &launcher,
                 library: &library(),
                 heap: &target().join("deps/libosier_heap.so"),
-                header: &Path::new(env!("CARGO_MANIFEST_DIR")).join("include/mpi.h"),
+                headers: &Path::new(env!("CARGO_MANIFEST_DIR")).join("include"),
             };
             layout::put(&parts, &place).expect("an installation");
             Some(place)
@@ -335,6 +335,19 @@ fn ranks_that_leave() {
         }
         let (code, stdout, stderr) = start_with(&program, 3, &[], &[how, text(&flags)]);
         assert_eq!((code, stdout.as_str()), (Some(0), lines), "{how}: {stderr}");
+    }
+}
+
+/// Ranks go on without one that dies, by what `mpi-ext.h` offers.
+#[test]
+fn ranks_that_go_on() {
+    let Some(program) = build("faults") else {
+        return;
+    };
+    for ranks in [2, 4] {
+        let (_, stdout, stderr) = start_with(&program, ranks, &["--on-death", "report"], &[]);
+        assert_eq!(stdout, "through\n", "{ranks} ranks: {stderr}");
+        assert!(!stderr.contains("not so"), "{stderr}");
     }
 }
 

@@ -63,6 +63,8 @@ use std::task::Waker;
 pub const NO_RUN: u32 = u32::MAX;
 /// The failed rank, where it is not known.
 pub const NOBODY: u32 = u32::MAX;
+/// In place of a failed rank: the communicator is revoked.
+pub const REVOKED: u32 = u32::MAX - 1;
 /// Bits of a tag for the number of a run.
 const SEQUENCE_BITS: u32 = 10;
 /// Of the tags of persistent calls.
@@ -303,6 +305,14 @@ impl Executor {
             })
     }
 
+    /// Whether any run is not over.
+    pub fn any_runs(&self) -> bool {
+        self.slots.handles().any(|run| {
+            let run = self.slots.get(run).and_then(Option::as_ref);
+            run.is_none_or(|run| !run.is_over())
+        })
+    }
+
     /// Room for a run.
     pub fn spare_run(&mut self) -> Box<Run> {
         self.spare.pop().unwrap_or_default()
@@ -491,7 +501,13 @@ pub fn begin<D: Driver>(driver: &mut D, mut run: Box<Run>, error: Option<Error>)
         return Err(slab::full());
     };
     run.id = id;
-    start(driver, &mut run, error, NOBODY);
+    let revoked = |e: &Error| e.kind() == ErrorKind::Revoked;
+    let cause = if error.as_ref().is_some_and(revoked) {
+        REVOKED
+    } else {
+        NOBODY
+    };
+    start(driver, &mut run, error, cause);
     put_back(driver, run);
     Ok(id)
 }

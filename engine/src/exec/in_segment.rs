@@ -116,6 +116,10 @@ pub trait Segment {
     /// Whether a peer's flag is raised; what it contributes, in bytes.
     fn flag(&mut self, at: At, from: u32, phase: u16) -> Waited<u64>;
 
+    /// Whether a peer may still read this rank's memory in a call, though nothing comes of it any
+    /// more: it lives, and this rank takes no part as the communicator is revoked.
+    fn may_read(&mut self, at: At, from: u32) -> bool;
+
     /// Ranks have made other calls: whose turn it is to write which slot is counted anew.
     fn turns_anew(&mut self, of: u32);
 

@@ -353,7 +353,7 @@ impl Lane {
 
     /// Whether any member has ended.
     pub fn any_ended(&self) -> bool {
-        self.dead_count != 0
+        self.troubles != 0
     }
 
     /// The ranks in the job of all members.

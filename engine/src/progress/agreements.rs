@@ -6,12 +6,16 @@
 
 use super::lane::Lane;
 use crate::agree::{Agreements, Out, Value};
+use crate::completion::ready::Ready;
 use crate::diagnose::page::{Operation, WaitTag};
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::foreign::Foreign;
 use crate::wire;
 use osier_transports::{Death, Incoming};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
 
 /// Most bytes of a message in parts: sets of all members of the largest jobs, four times.
 const MOST_BYTES: usize = 1 << 28;
@@ -19,6 +23,13 @@ const MOST_BYTES: usize = 1 << 28;
 /// Agreements of a lane, from its first one on.
 pub(crate) struct Agreeing {
     all: Agreements,
+    /// Those that calls have asked for, and of these the ones that wait until all before are
+    /// decided: their flags and numbers.
+    asked: u64,
+    waiting: VecDeque<(u64, u64)>,
+    /// Who is to be told when an agreement is over.
+    wakers: Vec<(u64, Waker)>,
+    ready: Vec<(u64, Arc<Ready>, u64)>,
     /// Begins of messages whose other parts have not come, by peer.
     parts: HashMap<u32, Vec<u8>>,
 }
@@ -30,7 +41,7 @@ impl Lane {
         self.agreeing.get_or_insert_with(|| {
             let size = port.peers.len() as u32;
             let mut all = Agreements::new(port.own, size);
-            if self.dead_count > 0 || port.left_count > 0 {
+            if self.troubles > 0 || port.left_count > 0 {
                 for peer in 0..size {
                     let state = &port.peers[peer as usize];
                     if state.dead == Some(Death::Apart) {
@@ -42,27 +53,119 @@ impl Lane {
                     }
                 }
             }
-            let parts = HashMap::new();
-            Box::new(Agreeing { all, parts })
+            Box::new(Agreeing {
+                all,
+                asked: 0,
+                waiting: VecDeque::new(),
+                wakers: Vec::new(),
+                ready: Vec::new(),
+                parts: HashMap::new(),
+            })
         })
     }
 
-    /// Takes part in the next agreement of all members; its number. `flags` and `number` are
-    /// those of [`Value`].
+    /// Takes part in the next agreement of all members, when those before are decided; its
+    /// number. `flags` and `number` are those of [`Value`].
     pub fn agree(&mut self, flags: u64, number: u64) -> u64 {
-        let of = |ranks: Vec<usize>| ranks.into_iter().map(|rank| rank as u32).collect();
-        let failed = of(self.failed_peers());
-        let acknowledged = of(self.acknowledged_peers());
-        let mut out = Out::new();
-        let value = Value {
-            flags,
-            failed,
-            acknowledged,
-            number,
+        let agreeing = self.agreeing();
+        let asked = agreeing.asked;
+        agreeing.asked += 1;
+        agreeing.waiting.push_back((flags, number));
+        self.agreements_go_on();
+        asked
+    }
+
+    /// Begins what waits, and tells who waits.
+    fn agreements_go_on(&mut self) {
+        while self.agreeing().all.may_begin() {
+            let Some((flags, number)) = self.agreeing().waiting.pop_front() else {
+                break;
+            };
+            let of = |ranks: Vec<usize>| ranks.into_iter().map(|rank| rank as u32).collect();
+            let value = Value {
+                flags,
+                failed: of(self.failed_peers()),
+                acknowledged: of(self.acknowledged_peers()),
+                number,
+            };
+            let mut out = Out::new();
+            self.agreeing().all.begin(value, &mut out);
+            self.send_all(out);
+        }
+        let agreeing = self.agreeing();
+        let Agreeing {
+            all, wakers, ready, ..
+        } = agreeing;
+        let over: Vec<_> = wakers.extract_if(.., |(n, _)| all.is_over(*n)).collect();
+        for (_, ready, token) in ready.extract_if(.., |(n, _, _)| all.is_over(*n)) {
+            ready.push(token);
+        }
+        for (_, waker) in over {
+            self.port.owed.wake(Some(waker));
+        }
+        // Somebody may wait for what was decided.
+        self.port.finished = true;
+    }
+
+    /// Calls a waker when an agreement is over. It was cloned without the lane.
+    pub fn set_agreement_waker(&mut self, number: u64, waker: Waker) {
+        let agreeing = self.agreeing();
+        let before = agreeing.wakers.iter_mut().find(|(n, _)| *n == number);
+        let unused = match before {
+            Some((_, before)) => Some(std::mem::replace(before, waker)),
+            None => {
+                agreeing.wakers.push((number, waker));
+                None
+            }
         };
-        let number = self.agreeing().all.begin(value, &mut out);
-        self.send_all(out);
-        number
+        self.port.owed.drop(unused.map(Foreign::Waker));
+    }
+
+    /// Pushes a number to a list when an agreement is over. False if it is; nothing is pushed
+    /// then.
+    pub fn notify_of_agreement(&mut self, number: u64, ready: &Arc<Ready>, token: u64) -> bool {
+        let agreeing = self.agreeing();
+        if agreeing.all.is_over(number) {
+            return false;
+        }
+        agreeing.ready.retain(|(n, _, _)| *n != number);
+        agreeing.ready.push((number, ready.clone(), token));
+        self.asked_for_agreement();
+        true
+    }
+
+    /// Nobody takes the result of an agreement any more.
+    pub fn give_up_agreement(&mut self, number: u64) {
+        let agreeing = self.agreeing();
+        agreeing.all.give_up(number);
+        agreeing.ready.retain(|(n, _, _)| *n != number);
+        let mut wakers = agreeing.wakers.extract_if(.., |(n, _)| *n == number);
+        let waker = wakers.next().map(|(_, waker)| Foreign::Waker(waker));
+        drop(wakers);
+        self.port.owed.drop(waker);
+    }
+
+    /// Whether the result of an agreement can be taken.
+    pub fn is_agreed(&mut self, number: u64) -> bool {
+        self.agreeing().all.is_over(number)
+    }
+
+    /// The member that agreements wait for.
+    pub(crate) fn awaited_for_agreement(&self) -> Option<u32> {
+        self.agreeing
+            .as_ref()
+            .and_then(|agreeing| agreeing.all.awaits())
+    }
+
+    fn asked_for_agreement(&self) {
+        if let Some(peer) = self.awaited_for_agreement().filter(|_| listens()) {
+            hear(Asked {
+                peer: Some(self.in_world(peer)),
+                tag: WaitTag::Collective,
+                context: self.port.context,
+                ..Asked::of(Operation::Receive)
+            });
+        }
     }
 
     /// The result of an agreement, once, or nothing as long as it is not decided.
@@ -70,22 +173,9 @@ impl Lane {
     /// # Errors
     /// Of kind [`ErrorKind::RankDead`], if all other ranks go on without this one.
     pub fn agreed(&mut self, number: u64) -> Option<Result<Value>> {
-        let agreeing = self.agreeing();
-        let taken = agreeing.all.take(number);
-        let awaited = agreeing.all.awaits(number);
-        if taken.is_none()
-            && let Some(peer) = awaited
-        {
-            // So that the transport finds out whether it is still there.
-            self.probes(Some(peer));
-            if listens() {
-                hear(Asked {
-                    peer: Some(self.in_world(peer)),
-                    tag: WaitTag::Collective,
-                    context: self.port.context,
-                    ..Asked::of(Operation::Receive)
-                });
-            }
+        let taken = self.agreeing().all.take(number);
+        if taken.is_none() {
+            self.asked_for_agreement();
         }
         taken.map(|result| {
             result.map_err(|_| {
@@ -116,8 +206,7 @@ impl Lane {
         let mut out = Out::new();
         let sound = self.agreeing().all.take_message(peer, &whole, &mut out);
         self.send_all(out);
-        // Somebody may wait for what was decided.
-        self.port.finished = true;
+        self.agreements_go_on();
         sound
     }
 
@@ -144,6 +233,6 @@ impl Lane {
         }
         agreeing.all.ended(peer, &mut out);
         self.send_all(out);
-        self.port.finished = true;
+        self.agreements_go_on();
     }
 }

@@ -47,6 +47,16 @@ impl Arrival {
             Arrival::Poison { .. } => 0,
         }
     }
+
+    /// The send that waits until a receive has met it, if one does.
+    pub fn awaits_answer(&self) -> Option<u32> {
+        match self {
+            Arrival::Whole { ack, .. } => *ack,
+            Arrival::Stream { send, ack, .. } => ack.then_some(*send),
+            Arrival::Rts { send, .. } => Some(*send),
+            Arrival::Poison { .. } => None,
+        }
+    }
 }
 
 pub(crate) struct Arrived {

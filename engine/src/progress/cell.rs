@@ -266,16 +266,16 @@ mod tests {
                             } else {
                                 cell.lock()
                             };
-                            let before = guard.dead_count;
-                            guard.dead_count = before + 1;
-                            std::hint::black_box(&guard.dead_count);
-                            assert_eq!(guard.dead_count, before + 1);
-                            guard.dead_count = before;
+                            let before = guard.troubles;
+                            guard.troubles = before + 1;
+                            std::hint::black_box(&guard.troubles);
+                            assert_eq!(guard.troubles, before + 1);
+                            guard.troubles = before;
                         }
                     });
                 }
             });
-            assert_eq!(cell.lock().dead_count, 0);
+            assert_eq!(cell.lock().troubles, 0);
         }
     }
 

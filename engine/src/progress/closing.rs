@@ -26,7 +26,6 @@
 //!    sender waits for.
 //! 3. What is unreachable stays so: a peer that has left does not come back.
 
-use super::arrival::Arrival;
 use super::lane::Lane;
 
 use crate::error::{Error, ErrorKind};
@@ -101,6 +100,7 @@ impl Lane {
         self.end_unowned();
         self.ends_for_agreements(peer, None);
         self.edges_lost(peer);
+        self.tell_of_revocation();
         (self.port.accesses).peer_is_gone(peer, "has given the window back");
         // Somebody may sleep in a wait that is hopeless now.
         self.port.finished = true;
@@ -232,7 +232,8 @@ impl Lane {
     /// learns of its end. Who waits for any of some ranks on other hosts asks each.
     fn ask_awaited(&mut self) {
         let mut any = false;
-        for peer in self.posted.sources().chain(self.probed) {
+        let awaited = self.awaited_for_agreement();
+        for peer in self.posted.sources().chain(self.probed).chain(awaited) {
             let state = &mut self.port.peers[peer as usize];
             if !state.asked && peer != self.port.own {
                 (state.asked, state.to_ask, any) = (true, true, true);
@@ -267,13 +268,7 @@ impl Lane {
                 continue;
             };
             let peer = arrived.envelope.source;
-            let send = match arrived.what {
-                Arrival::Whole { ack, .. } => ack,
-                Arrival::Stream { send, ack, .. } => ack.then_some(send),
-                Arrival::Rts { send, .. } => Some(send),
-                Arrival::Poison { .. } => None,
-            };
-            if let Some(send) = send {
+            if let Some(send) = arrived.what.awaits_answer() {
                 self.refuse_send(peer, send);
             }
         }
@@ -281,8 +276,12 @@ impl Lane {
 
     /// Answers a sender that its message will not be received.
     pub(crate) fn refuse_send(&mut self, peer: u32, send: u32) {
+        let outcome = match self.port.is_revoked {
+            true => wire::OUTCOME_REVOKED,
+            false => wire::OUTCOME_CLOSED,
+        };
         self.port
-            .control(peer, wire::head(wire::FIN, wire::OUTCOME_CLOSED, send, 0));
+            .control(peer, wire::head(wire::FIN, outcome, send, 0));
     }
 }
 

@@ -7,7 +7,9 @@ use crate::check::Site;
 use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::executor::{Driver, Executor, Gone, Lost, NO_RUN, NOBODY, OperationEnd, StepEnd};
+use crate::exec::executor::{
+    Driver, Executor, Gone, Lost, NO_RUN, NOBODY, OperationEnd, REVOKED, StepEnd,
+};
 use crate::exec::foreign::Foreign;
 use crate::exec::run::Combination;
 use crate::exec::step::Started;
@@ -182,7 +184,10 @@ impl Driver for Lane {
             let member = self.port.members.get(peer as usize);
             return member.copied().unwrap_or(NOBODY);
         }
-        failed_rank
+        match error.kind() {
+            ErrorKind::Revoked if failed_rank == NOBODY => REVOKED,
+            _ => failed_rank,
+        }
     }
 
     fn devices(&self) -> &Arc<Devices> {
@@ -205,6 +210,13 @@ impl Driver for Lane {
                 error: ended("reduction in one kernel", peer, how),
                 failed_rank: world.copied().unwrap_or(NOBODY),
                 gone: poisoned.map_or(gone, |_| Gone::All),
+            });
+        }
+        if let Some(error) = self.revoked_error("reduction in one kernel") {
+            return Some(Lost {
+                error,
+                failed_rank: REVOKED,
+                gone: Gone::All,
             });
         }
         let (peer, failed_rank) = poisoned?;

@@ -63,13 +63,13 @@ impl Lane {
         self.port.finished |= self.port.accesses.peer_is_gone(peer, &how.to_string());
         self.port.wake_ended_accesses();
         self.port.peers[peer as usize].blocked = true;
-        self.dead_count += 1;
+        self.troubles += 1;
         self.executor.stop_graphs(Gone::of(peer, how));
         let error = |lane: &Lane, handle: u32| Some(lane.port.death_error(handle, peer, how));
         // Receives before sends: kernels of a send may be behind a stream that a receive
         // blocks.
         if how.is_failure() {
-            self.failed_count += 1;
+            self.failures.push(peer);
             self.unacknowledged += 1;
             let posted = self.posted.queue(&mut self.port.ops);
             for handle in posted.take_all_from(peer) {
@@ -126,6 +126,7 @@ impl Lane {
             let e = error(self, handle);
             host_staged::end_send(&mut self.port, handle, e);
         }
+        self.tell_of_revocation();
         // What was opened of it is used no more.
         self.port.devices.sweep();
         self.edges_lost(peer);
@@ -156,14 +157,14 @@ impl Lane {
 
     /// The failed rank for which a receive of this pattern fails, if for one.
     pub(crate) fn failed_source(&self, pattern: Pattern) -> Option<(u32, Death)> {
-        if self.failed_count == 0 {
+        if self.failures.is_empty() {
             return None;
         }
         if let Some(source) = pattern.source {
             let how = self.port.peers[source as usize].dead?;
             return how.is_failure().then_some((source, how));
         }
-        let nobody_lives = self.failed_count + 1 >= self.port.peers.len();
+        let nobody_lives = self.failures.len() + 1 >= self.port.peers.len();
         if self.unacknowledged == 0 && !nobody_lives {
             return None;
         }
@@ -177,7 +178,18 @@ impl Lane {
         self.port.peers.those(PeerState::has_failed)
     }
 
-    /// Peers that have failed.
+    /// Peers that have failed, in the order in which that was learnt.
+    pub fn failures(&self) -> &[u32] {
+        &self.failures
+    }
+
+    /// Peers whose failure is acknowledged, in the same order.
+    pub fn acknowledged_failures(&self) -> Vec<u32> {
+        let of = |peer: &u32| self.port.peers[*peer as usize].acknowledged;
+        self.failures.iter().copied().filter(of).collect()
+    }
+
+    /// Peers that have failed, in order.
     pub fn failed_peers(&self) -> Vec<usize> {
         self.failed()
             .into_iter()
@@ -196,16 +208,20 @@ impl Lane {
     /// Makes receives from any source continue without the peers that have failed so far;
     /// returns these peers.
     pub fn acknowledge_failures(&mut self) -> Vec<usize> {
-        let failed = self.failed_peers();
-        for peer in &failed {
-            self.port.peers[*peer].acknowledged = true;
+        self.acknowledge_first(usize::MAX);
+        self.failed_peers()
+    }
+
+    /// The same of as many as this that were learnt of first.
+    pub fn acknowledge_first(&mut self, count: usize) {
+        for peer in self.failures.iter().take(count) {
+            self.port.peers[*peer as usize].acknowledged = true;
         }
-        self.unacknowledged = 0;
-        failed
+        self.unacknowledged = self.failures.len() - self.acknowledged_failures().len();
     }
 
     /// A message that can no longer come whole.
-    fn forget_arrival(&mut self, arrival: u32) {
+    pub(crate) fn forget_arrival(&mut self, arrival: u32) {
         if let Some(arrived) = self.arrivals.remove(arrival)
             && let Some(key) = arrived.queued
         {

@@ -28,7 +28,7 @@ use super::lane::Lane;
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec::executor::{Driver, NOBODY, instead_of_flags};
+use crate::exec::executor::{Driver, NOBODY, REVOKED, instead_of_flags};
 use crate::exec::in_segment::{At, FAILED, IN_ORDER, Part, Segment, Waited};
 use crate::exec::program::Sets;
 use crate::view::RawView;
@@ -153,6 +153,11 @@ impl SegmentCalls {
             })
     }
 
+    /// No call is in flight, and none has lent memory.
+    fn is_quiet(&self) -> bool {
+        self.begun.is_empty() && self.lent.is_empty()
+    }
+
     #[inline]
     fn find(&self, call: u32) -> Option<&Begun> {
         self.begun.iter().find(|begun| begun.call == call)
@@ -240,9 +245,16 @@ impl Lane {
     /// writing them.
     #[inline]
     fn lost_in_segment(&mut self, peer: u32) -> Option<(Error, u32)> {
-        if self.dead_count == 0 && self.port.left_count == 0 {
+        if self.troubles == 0 && self.port.left_count == 0 {
             return None;
         }
+        let gone = self.gone_in_segment(peer);
+        gone.or_else(|| Some((self.revoked_error("collective")?, REVOKED)))
+    }
+
+    /// Why a peer takes part in no call any more.
+    #[cold]
+    pub(crate) fn gone_in_segment(&mut self, peer: u32) -> Option<(Error, u32)> {
         let member = self.port.members.get(peer as usize);
         let member = member.copied().unwrap_or(NOBODY);
         if let Some(how) = self.death(peer) {
@@ -254,6 +266,9 @@ impl Lane {
                  same collective calls)"
             );
             return Some((Error::new(ErrorKind::Closed, left), member));
+        }
+        if self.port.peers[peer as usize].retired {
+            return Some((self.port.revoked("collective"), REVOKED));
         }
         None
     }
@@ -274,7 +289,7 @@ impl Lane {
     /// Whether a peer has raised the flag that says that it has failed in this call: the error,
     /// and the failed rank of the job.
     #[cold]
-    fn failed_flag(&mut self, at: At, peer: u32) -> Result<Option<(Error, u32)>> {
+    pub(crate) fn failed_flag(&mut self, at: At, peer: u32) -> Result<Option<(Error, u32)>> {
         let set = set_of(at);
         let Some(collective) = self.port.links.collective(at.of)? else {
             return Ok(None);
@@ -341,12 +356,7 @@ impl Lane {
     /// The first of these peers for which this segment of a call is not over.
     #[inline]
     fn not_past(&mut self, at: At, readers: Readers) -> Result<Option<u32>> {
-        let At { call, segment, .. } = at;
         let peers = self.port.peers.len();
-        let calls = self.port.calls_in(at.of);
-        if calls.peers.len() != peers {
-            calls.peers.resize(peers, Known::default());
-        }
         let count = match readers {
             Readers::All => peers,
             Readers::Neighbors => self.port.sends_to.len(),
@@ -356,24 +366,39 @@ impl Lane {
                 Readers::All => number as u32,
                 Readers::Neighbors => self.port.sends_to[number],
             };
-            let known = self.port.calls_in(at.of).peers[peer as usize];
-            if peer == self.port.own || known.is_past(call, segment) {
+            if peer == self.port.own || self.is_past(at, peer)? {
                 continue;
             }
-            let Some(collective) = self.port.links.collective(at.of)? else {
-                return Ok(Some(peer));
-            };
-            match collective.done(peer) {
-                Ok(done) => self.port.calls_in(at.of).peers[peer as usize].done = done,
-                Err(e) => return Err(self.overwritten_in_segment(peer, e)),
-            }
-            let known = self.port.calls_in(at.of).peers[peer as usize];
-            // Who is lost reads nothing any more.
-            if !known.is_past(call, segment) && self.lost_in_segment(peer).is_none() {
+            // Who is gone reads nothing any more.
+            let any = self.troubles > 0 || self.port.left_count > 0;
+            if !any || self.gone_in_segment(peer).is_none() {
                 return Ok(Some(peer));
             }
         }
         Ok(None)
+    }
+
+    /// Whether this segment of a call, and all before, are over for a peer, as far as it has told.
+    #[inline]
+    pub(crate) fn is_past(&mut self, at: At, peer: u32) -> Result<bool> {
+        let At { call, segment, .. } = at;
+        let peers = self.port.peers.len();
+        let calls = self.port.calls_in(at.of);
+        if calls.peers.len() != peers {
+            calls.peers.resize(peers, Known::default());
+        }
+        if calls.peers[peer as usize].is_past(call, segment) {
+            return Ok(true);
+        }
+        let Some(collective) = self.port.links.collective(at.of)? else {
+            return Ok(false);
+        };
+        match collective.done(peer) {
+            Ok(done) => self.port.calls_in(at.of).peers[peer as usize].done = done,
+            Err(e) => return Err(self.overwritten_in_segment(peer, e)),
+        }
+        let known = self.port.calls_in(at.of).peers[peer as usize];
+        Ok(known.is_past(call, segment))
     }
 
     /// Tells peers of calls that have ended before the segment was there. Comes before this rank
@@ -405,6 +430,11 @@ impl Segment for Lane {
 
     #[inline]
     fn enter(&mut self, at: At, slot_bytes: usize) -> Waited<*mut u8> {
+        if self.troubles != 0
+            && let Some(e) = self.revoked_error("collective")
+        {
+            return Waited::Failed(e, REVOKED);
+        }
         match self.port.links.collective(at.of) {
             Ok(Some(_)) => {}
             Ok(None) => {
@@ -613,6 +643,11 @@ impl Segment for Lane {
         #[cfg(debug_assertions)]
         steps::at(Phase::Handled, steps::FLAG);
         Waited::Done(said.bytes)
+    }
+
+    #[cold]
+    fn may_read(&mut self, at: At, from: u32) -> bool {
+        self.is_revoked() && self.still_reads(at, from)
     }
 
     #[cold]

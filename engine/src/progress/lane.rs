@@ -29,6 +29,7 @@ use super::protocols::get::Get;
 use super::protocols::{
     device_get, device_memory, device_put, eager, host_pipeline, outbox, rendezvous,
 };
+use super::revocation::Revocation;
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use super::traced::LaneTrace;
@@ -66,10 +67,15 @@ pub struct Lane {
     /// Of a task graph that runs here.
     pub(crate) edges: Edges,
     pub(crate) agreeing: Option<Box<Agreeing>>,
-    /// Peers that have ended; of these, those that have failed, and whose failure is not
+    pub(crate) revocation: Option<Revocation>,
+    /// To be called then.
+    pub(crate) when_revoked: Vec<Waker>,
+    /// Peers that have ended, and one more if the communicator is revoked: with none nothing is
+    /// to be looked at.
+    pub(crate) troubles: usize,
+    /// Peers that have failed, in the order in which that was learnt; how many of them are not
     /// acknowledged.
-    pub(crate) dead_count: usize,
-    pub(crate) failed_count: usize,
+    pub(crate) failures: Vec<u32>,
     pub(crate) unacknowledged: usize,
     /// Counts times at which anything moved.
     pub(crate) moved: u64,
@@ -124,8 +130,10 @@ impl Lane {
             executor: Executor::default(),
             edges: Edges::default(),
             agreeing: None,
-            dead_count: 0,
-            failed_count: 0,
+            revocation: None,
+            when_revoked: Vec::new(),
+            troubles: 0,
+            failures: Vec::new(),
             unacknowledged: 0,
             moved: 0,
             backoff: Backoff::default(),
@@ -263,6 +271,9 @@ impl Lane {
             any |= executor::advance_flags(self);
         }
         any |= executor::advance(self);
+        if self.is_revoked() {
+            self.retire();
+        }
         self.moved += u64::from(any);
         any
     }
@@ -354,7 +365,7 @@ impl Lane {
     pub(crate) fn handle(&mut self, message: &Incoming) {
         let (low, high) = wire::halves(message.head.arg);
         let peer = message.peer;
-        if self.dead_count != 0 && self.port.peers[peer as usize].dead.is_some() {
+        if self.troubles != 0 && self.port.peers[peer as usize].dead.is_some() {
             // It outlived its sender. What it belongs to has failed already,
             // and what it begins might never end.
             return self.port.links.release(message);
@@ -368,7 +379,12 @@ impl Lane {
             wire::EAGER_FIRST => self.on_first(message, low, high),
             wire::RTS => self.on_rts(message, low, high),
             wire::CTS => rendezvous::on_cts(&mut self.port, peer, low, message.head.aux),
-            wire::FIN => rendezvous::on_fin(&mut self.port, peer, low, message.head.aux),
+            wire::FIN => {
+                if message.head.aux == wire::OUTCOME_REVOKED {
+                    self.revoke_communicator();
+                }
+                rendezvous::on_fin(&mut self.port, peer, low, message.head.aux)
+            }
             wire::ACK => eager::on_ack(&mut self.port, peer, low),
             wire::CREDIT => self.port.peers[peer as usize].sender.give(u64::from(low)),
             wire::CANCEL => self.on_cancel(peer, low, message.head.aux, high),
@@ -397,6 +413,7 @@ impl Lane {
             wire::ACCESS_DATA => self.on_access_data(message, low),
             wire::ACCESS_DONE => self.on_access_done(message, low),
             wire::AGREE => self.on_agree(message, message.head.aux == wire::MORE),
+            wire::REVOKE => self.on_revoke(peer, message.head.aux),
             _ => false,
         };
         if !sound {
@@ -485,7 +502,11 @@ impl Lane {
 
     /// Earliest unexpected message that matches.
     pub fn probe(&mut self, pattern: Pattern) -> Option<Outcome> {
-        let Some((_, envelope, arrival)) = self.unexpected.peek(pattern) else {
+        let found = self
+            .unexpected
+            .peek(pattern)
+            .filter(|_| !self.port.is_revoked);
+        let Some((_, envelope, arrival)) = found else {
             self.probed_in_vain(pattern);
             return None;
         };
@@ -499,7 +520,11 @@ impl Lane {
 
     /// Takes the earliest unexpected message that matches out of the queue.
     pub fn matched_probe(&mut self, pattern: Pattern) -> Option<Matched> {
-        let Some((envelope, arrival)) = self.unexpected.take(pattern) else {
+        let taken = match self.is_revoked() {
+            true => None,
+            false => self.unexpected.take(pattern),
+        };
+        let Some((envelope, arrival)) = taken else {
             self.probed_in_vain(pattern);
             return None;
         };

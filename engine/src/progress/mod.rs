@@ -35,6 +35,7 @@ mod poison;
 pub mod port;
 mod protocols;
 pub mod receive;
+mod revocation;
 mod send;
 pub mod served;
 #[cfg(debug_assertions)]

@@ -55,6 +55,8 @@ pub(crate) struct PeerState {
     pub acknowledged: bool,
     /// It has left, and all that it sent was handled.
     pub left: Option<Left>,
+    /// The communicator is revoked, and no call of it is in flight.
+    pub retired: bool,
     /// It was sent something, so that the transport learns when it closes.
     pub asked: bool,
     /// It is about to be.
@@ -85,6 +87,7 @@ impl PeerState {
             dead: None,
             acknowledged: false,
             left: None,
+            retired: false,
             asked: false,
             to_ask: false,
             busy: false,

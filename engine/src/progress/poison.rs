@@ -12,7 +12,7 @@ use super::arrival::Arrival;
 use super::lane::Lane;
 use super::op::Protocol;
 use crate::error::{Error, ErrorKind};
-use crate::exec::executor::NOBODY;
+use crate::exec::executor::{NOBODY, REVOKED};
 use crate::matching::{Envelope, INTERNAL_TAG};
 
 impl Lane {
@@ -59,6 +59,12 @@ impl Lane {
 
     /// The error of a receive that meets poison.
     fn poisoned(&mut self, peer: u32, failed_rank: u32) -> Error {
+        if failed_rank == REVOKED {
+            self.revoke_communicator();
+            return self
+                .port
+                .revoked(&format!("collective, as rank {peer} knows"));
+        }
         let Some(failed_rank) = (failed_rank != NOBODY).then_some(failed_rank) else {
             return Error::new(
                 ErrorKind::Cancelled,

@@ -23,6 +23,7 @@ use crate::exec::foreign::Foreign;
 use crate::matching::{Pattern, TagPattern};
 use crate::protocol::select::{Rules, Selection};
 use crate::slab::Slab;
+use crate::wire;
 use osier_kernels::DeviceError;
 use osier_transports::Death;
 use osier_transports::{AmHead, PostError, TransportErrorKind};
@@ -80,6 +81,8 @@ pub struct Port {
     /// reports.
     pub(crate) context: u64,
     pub(crate) members: Arc<[u32]>,
+    /// A member has revoked the communicator.
+    pub(crate) is_revoked: bool,
     /// Nobody will receive here any more.
     pub(crate) refusing: bool,
     /// Errors of sends without a waiting caller, since the lane refuses.
@@ -122,6 +125,7 @@ impl Port {
             finished: false,
             context: 0,
             members: Arc::default(),
+            is_revoked: false,
             refusing: false,
             lost: Vec::new(),
             scratch: Vec::new(),
@@ -285,12 +289,15 @@ impl Port {
         Error::new(ErrorKind::Closed, format!("{what}: rank {peer} {how}"))
     }
 
-    /// The receiver of a send has dropped the communicator.
-    pub(crate) fn refused(&mut self, handle: u32) -> bool {
+    /// The receiver of a send has dropped the communicator, or knows that it is revoked.
+    pub(crate) fn refused(&mut self, handle: u32, outcome: u16) -> bool {
         let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
             return false;
         };
-        let e = self.left_error(handle, peer);
+        let e = match outcome {
+            wire::OUTCOME_REVOKED => self.revoked(&self.describe(handle)),
+            _ => self.left_error(handle, peer),
+        };
         let Some(op) = self.ops.get_mut(handle) else {
             return false;
         };

@@ -46,7 +46,8 @@ impl Lane {
             if let Some(posted) = self.receive_at_once(&view, source, tag) {
                 return Ok(posted);
             }
-            if self.unexpected.is_empty() {
+            // A message that was looked at may have been a revocation.
+            if self.unexpected.is_empty() && self.troubles == 0 {
                 let posted = self.post_exact(view, source, tag);
                 return posted.map(Posted::Pending).ok_or_else(crate::slab::full);
             }
@@ -58,6 +59,7 @@ impl Lane {
     #[track_caller]
     fn irecv_any(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         if view.as_device().is_none()
+            && !self.is_revoked()
             && let Some(posted) = self.receive_early(&view, pattern)
         {
             return Ok(posted);
@@ -69,7 +71,7 @@ impl Lane {
     /// records, and no peer has ended.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.port.check.is_none() && self.port.trace.is_none() && self.dead_count == 0
+        self.port.check.is_none() && self.port.trace.is_none() && self.troubles == 0
     }
 
     /// Receives a message of one source and tag, if it looks and it is there, or posts its receive
@@ -246,6 +248,9 @@ impl Lane {
     #[track_caller]
     pub(crate) fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         check_ready_event(&view)?;
+        if self.is_revoked() {
+            self.refuse_dead(&view, pattern)?;
+        }
         let arrived = if self.unexpected.is_empty() {
             None
         } else {
@@ -392,6 +397,7 @@ impl Lane {
     #[inline]
     pub fn idle(&self) -> bool {
         self.port.check.is_none()
+            && !self.port.is_revoked
             && self.posted.is_empty()
             && self.port.busy.is_empty()
             && self.get.is_idle()
@@ -431,6 +437,10 @@ impl Lane {
     }
 
     fn refuse_dead(&self, view: &RawView, pattern: Pattern) -> Result<()> {
+        if self.is_revoked() {
+            let what = self.describe_receive(view, pattern);
+            return Err(self.port.revoked(&what));
+        }
         let finalized = || {
             let source = pattern.source.filter(|_| is_internal(pattern))?;
             // Nobody could cancel it.
@@ -439,13 +449,18 @@ impl Lane {
         let Some((peer, how)) = self.failed_source(pattern).or_else(finalized) else {
             return Ok(());
         };
+        let what = self.describe_receive(view, pattern);
+        Err(ended_over(&self.port.links, &what, peer, how))
+    }
+
+    #[cold]
+    fn describe_receive(&self, view: &RawView, pattern: Pattern) -> String {
         let tag = match pattern.tag {
             TagPattern::Exact(tag) => tag,
             TagPattern::Any => 0,
         };
         let (source, bytes) = (pattern.source, view.bytes());
-        let what = describe("receive from", source, tag, bytes, &self.port.links);
-        Err(ended_over(&self.port.links, &what, peer, how))
+        describe("receive from", source, tag, bytes, &self.port.links)
     }
 
     #[track_caller]
@@ -640,13 +655,8 @@ impl Lane {
         self.port.counters.unexpected += 1;
         self.port.finished = true; // somebody may sleep in a probe
         let bytes = what.bytes();
-        if self.port.refusing
-            && let Some(send) = match &what {
-                Arrival::Whole { ack, .. } => *ack,
-                Arrival::Stream { send, ack, .. } => ack.then_some(*send),
-                Arrival::Rts { send, .. } => Some(*send),
-                Arrival::Poison { .. } => None,
-            }
+        if (self.port.refusing || self.port.is_revoked)
+            && let Some(send) = what.awaits_answer()
         {
             self.refuse_send(envelope.source, send);
         }

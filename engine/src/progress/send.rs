@@ -121,6 +121,10 @@ impl Lane {
     ) -> Result<Posted> {
         let bytes = view.bytes();
         check_ready_event(&view)?;
+        if self.is_revoked() {
+            let what = describe("send to", Some(dest), tag, bytes, &self.port.links);
+            return Err(self.port.revoked(&what));
+        }
         if let Some(how) = self.port.peers[dest as usize].dead {
             let what = describe("send to", Some(dest), tag, bytes, &self.port.links);
             return Err(ended_over(&self.port.links, &what, dest, how));

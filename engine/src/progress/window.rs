@@ -473,7 +473,8 @@ impl Lane {
             }
             None => {}
         }
-        if !self.expects_all() {
+        // A message that was looked at may have been a revocation.
+        if !self.expects_all() || self.troubles != 0 {
             return None;
         }
         if view.as_contiguous().is_some() && source != self.port.own {

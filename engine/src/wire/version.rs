@@ -49,6 +49,8 @@ const VERSIONS: &[(u16, u64)] = &[
     (24, 0xb652_74a6_e9ee_f072),
     // Agreements about failures; purposes of connections.
     (25, 0x5e49_f032_bdf3_3cda),
+    // Revoked communicators.
+    (26, 0x4ae2_6728_7a28_22e9),
 ];
 
 /// FNV-1a over bytes, each piece with its length in front.
@@ -92,6 +94,8 @@ fn digest(kinds: &[Kind]) -> u64 {
         ("OUTCOME_DONE", OUTCOME_DONE),
         ("OUTCOME_CANCELLED", OUTCOME_CANCELLED),
         ("OUTCOME_CLOSED", OUTCOME_CLOSED),
+        ("OUTCOME_REVOKED", OUTCOME_REVOKED),
+        ("RETIRED", RETIRED),
     ] {
         digest.add(name.as_bytes());
         digest.add(&value.to_le_bytes());

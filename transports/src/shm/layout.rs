@@ -46,6 +46,7 @@ const VERSIONS: &[(u16, u64)] = &[
     (23, 0x30f1_88d3_ec4c_0c59),
     (24, 0x30f1_88d3_ec4c_0c59),
     (25, 0x30f1_88d3_ec4c_0c59),
+    (26, 0x30f1_88d3_ec4c_0c59),
 ];
 
 macro_rules! offsets {

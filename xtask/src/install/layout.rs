@@ -3,7 +3,7 @@
 //! ```text
 //! PREFIX/bin        osier, mpiexec and mpirun (the same), mpicc, mpicxx, mpic++;
 //!                   mpifort and its other names, which only refuse
-//! PREFIX/include    mpi.h
+//! PREFIX/include    mpi.h, mpi-ext.h
 //! PREFIX/lib        libmpi_abi.so.1, libmpi_abi.so; libosier_heap.so;
 //!                   pkgconfig/mpi.pc
 //! ```
@@ -23,8 +23,8 @@ pub struct Parts<'a> {
     pub library: &'a Path,
     /// The library for `--shared-heap`.
     pub heap: &'a Path,
-    /// `mpi.h`.
-    pub header: &'a Path,
+    /// `mpi.h` and `mpi-ext.h` lie here.
+    pub headers: &'a Path,
 }
 
 /// Makes or renews the installation below `prefix`, an absolute path.
@@ -59,7 +59,9 @@ pub fn put(parts: &Parts<'_>, prefix: &Path) -> Result<(), String> {
     copy(parts.library, "lib/libmpi_abi.so.1")?;
     link("libmpi_abi.so.1", "lib/libmpi_abi.so")?;
     copy(parts.heap, "lib/libosier_heap.so")?;
-    copy(parts.header, "include/mpi.h")?;
+    for header in ["mpi.h", "mpi-ext.h"] {
+        copy(&parts.headers.join(header), &format!("include/{header}"))?;
+    }
     write("bin/mpicc", &wrapper("mpicc", "C", "cc", "cc"), 0o755)?;
     let cxx = wrapper("mpicxx", "C++", "cxx", "c++");
     write("bin/mpicxx", &cxx, 0o755)?;

@@ -350,6 +350,10 @@ impl Segment for Rank {
         }
     }
 
+    fn may_read(&mut self, _: At, _: u32) -> bool {
+        false
+    }
+
     fn turns_anew(&mut self, _: u32) {}
 
     fn own_room(&mut self, at: At, bytes: usize) -> Result<*mut u8> {

@@ -109,7 +109,8 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
         any = true;
     }
     let state = &mut port.peers[peer as usize];
-    state.blocked = !state.starts.is_empty() || state.dead.is_some() || port.check.is_some();
+    state.blocked =
+        !state.starts.is_empty() || state.dead.is_some() || port.is_revoked || port.check.is_some();
     for _ in 0..FRAGMENTS_PER_ROUND {
         let Some(handle) = port.peers[peer as usize].streams.pop_front() else {
             break;

@@ -164,8 +164,8 @@ pub(crate) fn on_fin(port: &mut Port, peer: u32, handle: u32, outcome: u16) -> b
     let Some(op) = port.send_op(peer, handle) else {
         return false;
     };
-    if outcome == wire::OUTCOME_CLOSED {
-        return port.refused(handle);
+    if matches!(outcome, wire::OUTCOME_CLOSED | wire::OUTCOME_REVOKED) {
+        return port.refused(handle, outcome);
     }
     if !matches!(op.protocol, Protocol::RtsSent(_) | Protocol::Cancelling) {
         return false;
