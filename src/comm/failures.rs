@@ -92,8 +92,8 @@ impl Communicator {
     /// [`ErrorKind::Revoked`](crate::ErrorKind::Revoked), those that wait and all later ones, but
     /// for [`agree`](Communicator::agree) and [`shrink`](Communicator::shrink). So a rank that has
     /// got an error tells those that would wait for it. Not collective; may be called by any
-    /// number of members, and as often as one likes. Communicators made from this one before, and
-    /// windows, are others.
+    /// number of members, and as often as one likes. Communicators made from this one before,
+    /// windows and task graphs have others.
     ///
     /// A message that has met its receive is delivered, so a send of it succeeds. A send that has
     /// been announced to a rank that computes, and a collective whose memory such a rank may read,

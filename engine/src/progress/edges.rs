@@ -298,9 +298,6 @@ impl Lane {
         let (how, orderly) = match (state.dead, state.left) {
             (Some(how), _) => (how.to_string(), !how.is_failure()),
             (None, Some(_)) => ("has dropped the graph".into(), true),
-            (None, None) if self.port.is_revoked => {
-                ("is of a communicator that is revoked".into(), false)
-            }
             (None, None) => return,
         };
         if self.edges.of(number).is_some_and(|a| a.sink.is_some()) {

@@ -95,10 +95,6 @@ impl Lane {
         self.end_unsent();
         self.refuse_arrivals();
         self.executor.stop_graphs(Gone::All);
-        let own = self.port.own;
-        for peer in (0..size).filter(|peer| *peer != own) {
-            self.edges_lost(peer);
-        }
         for waker in std::mem::take(&mut self.when_revoked) {
             self.port.owed.wake(Some(waker));
         }

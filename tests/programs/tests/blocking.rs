@@ -172,7 +172,7 @@ const WAITS: &[Wait] = &[
     ),
     (
         "src/create/agreement.rs",
-        "agreed",
+        "wait",
         By(&[
             ("agree", "0 receive 1 collective world"),
             ("shrink", "0 receive 1 collective world"),
