@@ -243,6 +243,23 @@ fn an_empty_program_is_launched() {
     assert_eq!(records[0]["bytes"], 0);
 }
 
+/// Jobs that lose a rank each, of 2 and of 3 ranks.
+#[test]
+fn a_dead_rank_is_measured() {
+    let scratch = Scratch::new("faults");
+    let json = scratch.file("a.json");
+    let table = bench(&["faults", "-n", "3", "--json", &json]);
+    assert_eq!(rows(&table), [8, 8], "{table}");
+    let records = records(&json);
+    let of = |ranks: i32| records.iter().filter(move |r| r["ranks"] == ranks);
+    for ranks in [2, 3] {
+        let names: Vec<_> = of(ranks).map(|r| r["bench"].as_str().unwrap()).collect();
+        assert_eq!(names.len(), 7, "{names:?}");
+        assert!(names.contains(&"faults-detection"), "{names:?}");
+        assert!(of(ranks).all(|r| r["unit"] == "us" && r["value"].as_f64() > Some(0.0)));
+    }
+}
+
 #[test]
 fn a_job_that_runs_already_is_used() {
     let exe = env!("CARGO_BIN_EXE_osier");
@@ -289,6 +306,7 @@ fn bad_usage_is_refused_at_once() {
         (&["multi-pair", "-n", "3"], "even number"),
         (&["multi-pair", "-n", "100000"], "ranks"),
         (&["pack", "-n", "2"], "one rank, not 2"),
+        (&["faults", "-n", "1"], "two ranks or more"),
         (&["pack", "--memory", "heap"], "no --memory"),
         (&["launch", "--layout", "indexed"], "no messages"),
         (&["latency", "--sizes", "8,x"], "no size"),

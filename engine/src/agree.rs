@@ -39,6 +39,8 @@ pub struct Value {
     pub acknowledged: BTreeSet<u32>,
     /// A number that no other agreement gives, if it was the coordinator's to give.
     pub number: u64,
+    /// What members have called, a bit for each call.
+    pub calls: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -370,6 +372,7 @@ fn combined<'a>(
         acknowledged: all.iter().filter(acknowledged).copied().collect(),
         failed: all,
         number: number(),
+        calls: of.fold(0, |calls, value| calls | value.calls),
     }
 }
 
@@ -379,12 +382,14 @@ const ACCEPT: u8 = 3;
 const DECIDE: u8 = 4;
 
 /// A message: number u64, kind u8, and as the kind asks for a round u32 and a value, or two of
-/// them; a value is flags u64, number u64, and two sets: how many u32, ranks u32.
+/// them; a value is flags u64, number u64, calls u8, and two sets: how many u32, ranks
+/// u32.
 fn to_wire(number: u64, message: &Message) -> Vec<u8> {
     let mut w = number.to_le_bytes().to_vec();
     let put = |w: &mut Vec<u8>, value: &Value| {
         w.extend(value.flags.to_le_bytes());
         w.extend(value.number.to_le_bytes());
+        w.push(value.calls);
         for set in [&value.failed, &value.acknowledged] {
             w.extend((set.len() as u32).to_le_bytes());
             set.iter().for_each(|rank| w.extend(rank.to_le_bytes()));
@@ -442,6 +447,7 @@ fn parse(mut bytes: &[u8], size: u32) -> Option<(u64, Message)> {
         Some(Value {
             flags: long(bytes)?,
             number: long(bytes)?,
+            calls: take::<1>(bytes)?[0],
             failed: set(bytes)?,
             acknowledged: set(bytes)?,
         })

@@ -67,6 +67,29 @@ fn symmetric_heaps() {
     verifies("run -n 2 --delay 10us --bind none -- work_stealing --tasks 20 --numbers 10");
 }
 
+/// Ranks die, and the others end with the right answer; or say whose rows are lost.
+#[test]
+fn jacobi_survives_ranks() {
+    for line in [
+        "-n 4 -- survivors --grid 40",
+        "-n 3 -- survivors --grid 40 --lose 2@199",
+        "-n 5 -- survivors --grid 30 --sweeps 90 --lose 1@40,3@41,0@70 --copy-every 20",
+    ] {
+        let line = format!("run --on-death report --bind none {line}");
+        let Some(out) = run(&line) else { return };
+        let told = String::from_utf8_lossy(&out.stdout);
+        let complaint = String::from_utf8_lossy(&out.stderr);
+        let right = "every element is that of an undisturbed run";
+        assert!(told.contains(right), "{line}:\n{told}{complaint}");
+        assert_eq!(out.status.code(), Some(137), "{complaint}");
+    }
+    let line = "run --on-death report --bind none -n 4 -- survivors --grid 40 --lose 1@30,2@30";
+    let Some(out) = run(line) else { return };
+    let complaint = String::from_utf8_lossy(&out.stderr);
+    let lost = "ranks 1 and 2 are lost, and so are the rows of rank 1";
+    assert!(complaint.contains(lost), "{complaint}");
+}
+
 #[test]
 fn kernels_exchange_halos() {
     inside_of_kernels(

@@ -21,6 +21,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
+/// Calls of members, of which all make the same.
+const AGREES: u8 = 1;
+const SHRINKS: u8 = 2;
+
+#[cold]
+fn differ() -> Error {
+    Error::new(
+        ErrorKind::Argument,
+        "some members agree where others shrink (hint: after an error all make the same of these \
+         calls, in the same order)",
+    )
+}
+
 /// What the members of a communicator that live have agreed on: the same at each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
@@ -54,7 +67,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::RankDead`], if all other ranks go on without this one, as after a cut
-    /// of the network.
+    /// of the network; of kind [`ErrorKind::Argument`], if members shrink in its place.
     #[track_caller]
     pub fn agree(&self, flags: u64) -> Result<Agreement> {
         self.reported(self.may_wait("agree"))?;
@@ -73,7 +86,7 @@ impl Communicator {
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
     /// ```
     pub fn iagree(&self, flags: u64) -> PendingAgreement {
-        PendingAgreement(self.agreeing("agree", flags, 0))
+        PendingAgreement(self.agreeing("agree", AGREES, flags, 0))
     }
 
     /// A communicator of the members that live, in their order; an intercommunicator of those of
@@ -116,14 +129,20 @@ impl Communicator {
     pub fn ishrink(&self) -> Result<PendingCommunicator> {
         let contexts = if self.is_inter() { CONTEXTS } else { 1 };
         let number = self.reported(self.member().contexts.take(contexts))?;
-        let agreeing = self.agreeing("shrink", u64::MAX, number);
+        let agreeing = self.agreeing("shrink", SHRINKS, u64::MAX, number);
         Ok(PendingCommunicator::of_living(self, agreeing))
     }
 
-    fn agreeing(&self, name: &'static str, flags: u64, number: u64) -> Agreeing {
+    fn agreeing(&self, name: &'static str, call: u8, flags: u64, number: u64) -> Agreeing {
         self.core().check_deaths();
         let on = self.runs_on();
-        let number = (on.core()).with(on.lane(), |lane| lane.agree(flags, number));
+        let value = Value {
+            flags,
+            number,
+            calls: call,
+            ..Value::default()
+        };
+        let number = (on.core()).with(on.lane(), |lane| lane.agree(value));
         Agreeing {
             comm: self.clone(),
             name,
@@ -181,6 +200,11 @@ impl Agreeing {
             return false;
         };
         self.uncount();
+        let sound = |value: Value| match value.calls == AGREES | SHRINKS {
+            true => Err(differ()),
+            false => Ok(value),
+        };
+        let result = result.and_then(sound);
         self.state = State::Over(result.map_err(|e| e.context(self.name)));
         true
     }

@@ -177,6 +177,22 @@ fn agreements_need_not_be_waited_for_at_once() {
     });
 }
 
+/// Members that make other calls at the same place are told, and stay in step.
+#[test]
+fn who_agrees_where_others_shrink_is_told() {
+    on_all(3, |comm| {
+        for one in 0..3 {
+            let hint = ["some members agree where others shrink"];
+            match comm.rank() == one {
+                true => fails(comm.shrink(), ErrorKind::Argument, &hint),
+                false => fails(comm.agree(1), ErrorKind::Argument, &hint),
+            };
+            assert_eq!(comm.agree(1).expect("an agreement").flags, 1);
+        }
+        assert_eq!(sum(&comm.shrink().expect("a communicator")), 3);
+    });
+}
+
 /// Both groups of an intercommunicator agree, shrink and learn of a revocation.
 #[test]
 fn two_groups_go_on_without_a_rank_that_fails() {

@@ -23,6 +23,7 @@
 //! | [`floors`] | what two processes could do for a collective |
 //! | [`tasks`] | firings and edges of task graphs |
 //! | [`rma`] | accesses to windows |
+//! | [`faults`] | a rank that dies: until it is known, and until others go on |
 //! | [`patterns`] | dependence patterns over task graphs and over messages |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
@@ -34,6 +35,7 @@ mod datatype;
 mod device;
 mod device_calls;
 mod emulated;
+mod faults;
 mod floor;
 mod floors;
 mod gpu;
@@ -108,6 +110,8 @@ Examples:
       how good the model is: its numbers measured by the same job
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
+  osier bench faults -n 16
+      how soon a dead rank is known, and what revoke, agree and shrink cost
   osier bench rma
       one-sided accesses beside bare stores, loads and locked instructions
   osier run -n 2 --emulate-gpus 1 -- osier bench rma --shapes wrf,fft --json rma.json
@@ -153,6 +157,9 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 system reaches; beside it a bare program that does the same in the mapped
                 memory; a fence beside a barrier; where ranks have devices, windows there
                 beside messages, us, of the corpus with --shapes all
+  faults        the last rank of a job is killed: until all others know, until a revoked
+                communicator is known by all, agree and shrink before and after, us; for
+                2, 4, 8, .. ranks, beside a barrier
   patterns      tasks with the dependences of a pattern (trivial, no_comm, stencil_1d,
                 stencil_1d_periodic, dom, tree, fft, all_to_all, nearest, spread,
                 random_nearest; after Task Bench, Slaughter et al., SC20), whose
@@ -215,7 +222,7 @@ pub struct Args {
     #[arg(value_enum)]
     bench: Bench,
 
-    /// Number of ranks [default: 2, 4 for multi-pair, 1 for pack]
+    /// Number of ranks [default: 2, 4 for multi-pair, 8 for faults, 1 for pack]
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "topology")]
     ranks: Option<usize>,
 
@@ -429,6 +436,8 @@ enum Bench {
     Tasks,
     /// Accesses to windows of another rank
     Rma,
+    /// A rank that dies: until it is known, and until the others go on
+    Faults,
     /// Tasks with the dependences of a pattern, and what they cost beside their work
     Patterns,
     /// Start to end of an empty program
@@ -494,6 +503,7 @@ impl Bench {
             Bench::Threads => "threads",
             Bench::Tasks => "tasks",
             Bench::Rma => "rma",
+            Bench::Faults => "faults",
             Bench::Patterns => "patterns",
             Bench::Launch => "launch",
             Bench::Floors => "floors",
@@ -653,6 +663,8 @@ fn start(args: &Args) -> Result<ExitCode> {
         Bench::Pack => pack::run(&plan),
         Bench::Tasks if in_job => return Ok(tasks::edges(&plan)),
         Bench::Rma if in_job => return Ok(rma::run(&plan, args)),
+        Bench::Faults if in_job => return Ok(faults::in_job(&plan)),
+        Bench::Faults => faults::run(&plan),
         Bench::Patterns if in_job => return Ok(patterns::run(args)),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job && plan.bench.operation().is_some() => return Ok(collectives::run(&plan)),

@@ -104,6 +104,7 @@ impl Plan {
         let bench = args.bench;
         let ranks = args.ranks.unwrap_or(match bench {
             Bench::MultiPair => 4,
+            Bench::Faults => 8,
             Bench::Pack | Bench::Threads => 1,
             _ => 2,
         });
@@ -369,6 +370,9 @@ pub fn check_ranks(bench: Bench, ranks: usize) -> Result<()> {
         ))),
         Bench::Rma if ranks != 2 => Err(Failure::usage(format!(
             "{name} measures accesses of one rank to another, not {ranks} ranks"
+        ))),
+        Bench::Faults if ranks < 2 => Err(Failure::usage(format!(
+            "{name} takes two ranks or more, not {ranks}"
         ))),
         Bench::MultiPair if ranks < 2 || ranks % 2 == 1 => Err(Failure::usage(format!(
             "{name} takes an even number of ranks, not {ranks}"

@@ -37,7 +37,7 @@ mod section;
 mod spawn;
 mod stdin;
 mod supervise;
-mod sys;
+pub(crate) mod sys;
 
 use std::ffi::OsString;
 use std::io;

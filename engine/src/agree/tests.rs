@@ -110,6 +110,7 @@ impl World {
                 let value = Value {
                     flags,
                     number: u64::from(a) << 32 | self.given[a as usize].len() as u64,
+                    calls: 1 << (a % 3),
                     ..Value::default()
                 };
                 self.members[a as usize].begin(value, &mut out);
@@ -203,6 +204,7 @@ fn failures_are_acknowledged_by_all_or_not() {
         failed: BTreeSet::from([2, 4]),
         acknowledged: acknowledged.iter().copied().collect(),
         number: 0,
+        calls: 1,
     };
     let all = [value(&[2, 4]), value(&[2])];
     let one = combined(all.iter(), &BTreeSet::from([7]), || 9);
@@ -224,7 +226,9 @@ fn who_is_cut_off_decides_nothing() {
 
 fn values() -> impl Strategy<Value = Value> {
     let sets = || proptest::collection::btree_set(0u32..50, 0..9);
-    (any::<u64>(), any::<u64>(), sets(), sets()).prop_map(|(flags, number, failed, known)| Value {
+    let numbers = (any::<u64>(), any::<u64>(), any::<u8>());
+    (numbers, sets(), sets()).prop_map(|((flags, number, calls), failed, known)| Value {
+        calls,
         flags,
         failed,
         acknowledged: known,

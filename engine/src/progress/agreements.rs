@@ -24,9 +24,9 @@ const MOST_BYTES: usize = 1 << 28;
 pub(crate) struct Agreeing {
     all: Agreements,
     /// Those that calls have asked for, and of these the ones that wait until all before are
-    /// decided: their flags and numbers.
+    /// decided: what they give, without failures.
     asked: u64,
-    waiting: VecDeque<(u64, u64)>,
+    waiting: VecDeque<Value>,
     /// Who is to be told when an agreement is over.
     wakers: Vec<(u64, Waker)>,
     ready: Vec<(u64, Arc<Ready>, u64)>,
@@ -65,12 +65,12 @@ impl Lane {
     }
 
     /// Takes part in the next agreement of all members, when those before are decided; its
-    /// number. `flags` and `number` are those of [`Value`].
-    pub fn agree(&mut self, flags: u64, number: u64) -> u64 {
+    /// number. Failures are added to `value`.
+    pub fn agree(&mut self, value: Value) -> u64 {
         let agreeing = self.agreeing();
         let asked = agreeing.asked;
         agreeing.asked += 1;
-        agreeing.waiting.push_back((flags, number));
+        agreeing.waiting.push_back(value);
         self.agreements_go_on();
         asked
     }
@@ -78,15 +78,14 @@ impl Lane {
     /// Begins what waits, and tells who waits.
     fn agreements_go_on(&mut self) {
         while self.agreeing().all.may_begin() {
-            let Some((flags, number)) = self.agreeing().waiting.pop_front() else {
+            let Some(asked) = self.agreeing().waiting.pop_front() else {
                 break;
             };
             let of = |ranks: Vec<usize>| ranks.into_iter().map(|rank| rank as u32).collect();
             let value = Value {
-                flags,
                 failed: of(self.failed_peers()),
                 acknowledged: of(self.acknowledged_peers()),
-                number,
+                ..asked
             };
             let mut out = Out::new();
             self.agreeing().all.begin(value, &mut out);
