@@ -60,7 +60,7 @@ fn told(agreed: &Agreement, flag: *mut c_int) -> osier::Result<()> {
     }
 }
 
-/// An agreement under way, and where C wants its bits.
+/// An agreement under way, and where its bits go.
 struct Agreeing {
     pending: PendingAgreement,
     flag: usize,

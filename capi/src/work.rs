@@ -73,7 +73,7 @@ pub enum Sort {
     Flush,
 }
 
-/// A communicator that is being duplicated, and where C wants its handle.
+/// A communicator that is being duplicated or shrunk, and where C wants its handle.
 pub struct Duplicate {
     pub pending: Option<PendingCommunicator>,
     /// The program was told that it is complete.

@@ -137,9 +137,11 @@ impl Agreements {
         Some(Ok(value))
     }
 
-    /// Nobody takes the result of an agreement any more.
+    /// The result of an agreement that was begun is not taken any more.
     pub fn give_up(&mut self, number: u64) {
-        self.instances.entry(number).or_default().taken = true;
+        if let Some(at) = self.instances.get_mut(&number) {
+            at.taken = true;
+        }
         while self.instances.len() > KEPT {
             let over = |at: &Instance| at.taken && at.decided.is_some();
             match self.instances.first_entry() {
@@ -147,6 +149,11 @@ impl Agreements {
                 _ => break,
             }
         }
+    }
+
+    /// Whether all others go on without this rank.
+    pub fn is_cut_off(&self) -> bool {
+        self.apart
     }
 
     /// Whether the result of an agreement can be taken.
@@ -382,8 +389,8 @@ const ACCEPT: u8 = 3;
 const DECIDE: u8 = 4;
 
 /// A message: number u64, kind u8, and as the kind asks for a round u32 and a value, or two of
-/// them; a value is flags u64, number u64, calls u8, and two sets: how many u32, ranks
-/// u32.
+/// them; a value is flags u64, number u64, calls u8, and two sets: how many u32,
+/// ranks u32.
 fn to_wire(number: u64, message: &Message) -> Vec<u8> {
     let mut w = number.to_le_bytes().to_vec();
     let put = |w: &mut Vec<u8>, value: &Value| {

@@ -1,4 +1,4 @@
-//! One fact that all members of a communicator learn, though some fail meanwhile. Pure: what is
+//! One fact that all members of a communicator learn, though some fail before. Pure: what is
 //! learnt and who has ended goes in, whom to tell comes out.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! who finds that they have.
 //!
 //! # Invariants
-//! 1. Who knows the fact has told the next living member around the ring. So when no message is
+//! 1. A member that knows the fact has told the next living member around the ring. So when no message is
 //!    under way, and all know who has ended, either all that live know it or none of them does.
 //!
 //! # Sources

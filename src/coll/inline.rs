@@ -102,15 +102,21 @@ impl Communicator {
         if lane.knows_dead(peer) || self.lane().wanted() || self.core().on_stack() {
             return false;
         }
-        if self.core().shares_cores() {
-            if looks.is_multiple_of(YIELDS_PER_POLL) {
-                lane.progress();
-            }
+        let shares = self.core().shares_cores();
+        let every = if shares {
+            YIELDS_PER_POLL
+        } else {
+            LOOKS_PER_POLL
+        };
+        if looks.is_multiple_of(every) {
+            lane.progress_in_call();
+        }
+        if lane.is_revoked() {
+            return false;
+        }
+        if shares {
             std::thread::yield_now();
             return looks < FLAG_LOOKS_SHARED + FLAG_YIELDS;
-        }
-        if looks.is_multiple_of(LOOKS_PER_POLL) {
-            lane.progress();
         }
         self.core().serve();
         std::hint::spin_loop();

@@ -79,12 +79,12 @@ impl Communicator {
     /// Acknowledges as many failures of [`Communicator::failures`], from the first on.
     #[doc(hidden)]
     pub fn acknowledge_first_failures(&self, count: usize) {
-        let known = self.failures().len();
-        if count >= known {
-            self.acknowledge_failures();
-        } else {
-            self.core()
-                .with(self.lane(), |lane| lane.acknowledge_first(count));
+        self.core()
+            .with(self.lane(), |lane| lane.acknowledge_first(count));
+        if self.is_inter() {
+            // Of these there is no order for both groups.
+            let both = self.runs_on();
+            (both.core()).with(both.lane(), |lane| lane.acknowledge_failures());
         }
     }
 
@@ -92,8 +92,8 @@ impl Communicator {
     /// [`ErrorKind::Revoked`](crate::ErrorKind::Revoked), those that wait and all later ones, but
     /// for [`agree`](Communicator::agree) and [`shrink`](Communicator::shrink). So a rank that has
     /// got an error tells those that would wait for it. Not collective; may be called by any
-    /// number of members, and as often as one likes. Communicators made from this one before,
-    /// windows and task graphs have others.
+    /// number of members, and as often as one likes. Communicators, windows and task graphs that
+    /// were made from this one before are not revoked with it.
     ///
     /// A message that has met its receive is delivered, so a send of it succeeds. A send that has
     /// been announced to a rank that computes, and a collective whose memory such a rank may read,

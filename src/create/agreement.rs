@@ -352,7 +352,7 @@ impl Drop for Agreeing {
 }
 
 /// An agreement under way, from [`Communicator::iagree`]: a future, and a request that waits with
-/// others. Who drops it takes part all the same.
+/// others. A rank that drops it takes part all the same, as long as it keeps the communicator.
 #[must_use = "its result is given up"]
 pub struct PendingAgreement(Agreeing);
 

@@ -430,8 +430,10 @@ impl PendingCommunicator {
     /// Waits for the communicator.
     ///
     /// # Errors
-    /// As [`Communicator::split`]; of kind [`ErrorKind::Argument`], if it was polled to its end
-    /// as a future.
+    /// Of a duplicate, as [`Communicator::split`]; of the members that live, as
+    /// [`Communicator::agree`], of kind [`ErrorKind::Argument`], if members agree in its place, and
+    /// of kind [`ErrorKind::RankDead`], if no rank of the other group lives. Of kind
+    /// [`ErrorKind::Argument`], if it was polled to its end as a future.
     #[track_caller]
     pub fn wait(mut self) -> Result<Communicator> {
         self.take()

@@ -1,7 +1,7 @@
 //! Revoked communicators: what waits on them ends, what was lent is not read, and the ranks go on.
 
 use crate::support::{Random, Watchdog, fails, on_all, on_threads, one_fails, pattern};
-use osier::requests::wait_any;
+use osier::requests::{WaitSet, wait_any};
 use osier::testing::{Network, ranks_on};
 use osier::{ANY_SOURCE, Communicator, ErrorKind, IN_PLACE, Op};
 
@@ -89,7 +89,7 @@ fn whatever_waits_ends() {
     });
 }
 
-/// Requests that are in flight, of all kinds, and messages that nobody has asked for.
+/// Requests that are in flight, of all kinds, and messages that no receive has asked for.
 #[test]
 fn requests_in_flight_end() {
     on_all(3, |comm| {
@@ -122,6 +122,8 @@ fn requests_in_flight_end() {
     });
 }
 
+/// The first of the others knows that it has died, and revokes if it has heard nothing else; the
+/// others wait for ranks that live.
 #[test]
 fn a_rank_that_revokes_and_dies_is_heard() {
     let _watchdog = Watchdog::start();
@@ -129,16 +131,18 @@ fn a_rank_that_revokes_and_dies_is_heard() {
         for n in [2, 3, 5] {
             one_fails(&network, n, |comm| {
                 let own = comm.dup().expect("a duplicate");
-                if own.rank() == n - 1 {
+                let rank = own.rank();
+                if rank == n - 1 {
                     own.revoke();
                     return true;
                 }
-                // Nobody has failed between these two, but who has heard goes away.
-                let waited = own.recv(&mut [0u8], (own.rank() + 1) % n, 1);
-                let e = waited.expect_err("an error");
-                let kinds = [ErrorKind::Revoked, ErrorKind::RankDead];
-                assert!(kinds.contains(&e.kind()), "{e}");
-                own.revoke();
+                let from = if rank == 0 { n - 1 } else { rank - 1 };
+                let e = own.recv(&mut [0u8], from, 1).expect_err("an error");
+                let dead = rank == 0 && e.kind() == ErrorKind::RankDead;
+                assert!(dead || e.kind() == ErrorKind::Revoked, "{e}");
+                if rank == 0 {
+                    own.revoke();
+                }
                 let living = own.shrink().expect("a communicator");
                 assert!(living.size() == n - 1, "{living:?}");
                 assert_eq!(sum(&living), n as u64 - 1);
@@ -146,6 +150,120 @@ fn a_rank_that_revokes_and_dies_is_heard() {
             });
         }
     }
+}
+
+/// Persistent calls that were started in another order at each rank, and one beside calls in order:
+/// each waits for ranks that are in another call.
+#[test]
+fn calls_in_other_orders_end() {
+    on_threads(3, |comm| {
+        for bytes in [8, 200_000] {
+            let own = comm.dup().expect("a duplicate");
+            let (rank, size) = (own.rank(), own.size());
+            let call = || {
+                let (mine, all) = (vec![1u8; bytes], vec![0u8; bytes * size]);
+                own.allgather_init(mine, all).expect("a request")
+            };
+            let mut calls = [call(), call(), call()];
+            for call in &mut calls {
+                call.start().expect("started");
+                call.wait().expect("a call");
+            }
+            comm.barrier().expect("alive");
+            calls[rank].start().expect("started");
+            let in_order = (rank == 1).then(|| {
+                let (mine, all) = (vec![1u8; bytes], vec![0u8; bytes * size]);
+                own.iallgather(mine, all).expect("a call")
+            });
+            comm.barrier().expect("alive");
+            if rank == 2 {
+                own.revoke();
+            }
+            fails(calls[rank].wait(), ErrorKind::Revoked, &["allgather"]);
+            if let Some(in_order) = in_order {
+                fails(in_order.wait(), ErrorKind::Revoked, &["allgather"]);
+            }
+            fails(calls[0].start(), ErrorKind::Revoked, &["hint"]);
+            assert_eq!(sum(&own.shrink().expect("a communicator")), 3);
+        }
+    });
+}
+
+/// Ranks that have nothing to do there pass a revocation on, though they only test requests of
+/// another communicator.
+#[test]
+fn idle_members_pass_it_on() {
+    on_threads(4, |comm| {
+        let own = comm.dup().expect("a duplicate");
+        match own.rank() {
+            0 => {
+                comm.barrier().expect("all are there");
+                own.revoke();
+                comm.recv(&mut [0u8], 3, 7).expect("it has heard");
+            }
+            3 => {
+                comm.barrier().expect("all are there");
+                let waited = own.recv(&mut [0u8], 0, 1);
+                fails(waited, ErrorKind::Revoked, &["rank 0"]);
+                for to in [0, 1, 2] {
+                    comm.send(&[1u8], to, 7).expect("send");
+                }
+            }
+            _ => {
+                let mut heard = comm.irecv(vec![0u8], 3, 7).expect("a receive");
+                comm.barrier().expect("all are there");
+                while !heard.test() {}
+            }
+        }
+    });
+}
+
+/// A matched probe has taken a message before, and another message has not been asked for.
+#[test]
+fn messages_that_are_matched_are_delivered() {
+    on_threads(2, |comm| {
+        let own = comm.dup().expect("a duplicate");
+        for bytes in [1, 3 << 20] {
+            let own = own.dup().expect("a duplicate");
+            match own.rank() {
+                0 => {
+                    let matched = own.issend(pattern(bytes, 1), 1, 1).expect("a send");
+                    let lost = own.issend(pattern(bytes, 2), 1, 2).expect("a send");
+                    comm.recv(&mut [0u8; 0], 1, 0).expect("it is matched");
+                    own.revoke();
+                    matched.wait().expect("delivered");
+                    fails(lost.wait(), ErrorKind::Revoked, &["tag 2"]);
+                }
+                _ => {
+                    let message = own.mprobe(0, 1).expect("a message");
+                    comm.send(&[0u8; 0], 0, 0).expect("send");
+                    while !own.is_revoked() {}
+                    let mut received = vec![0u8; bytes];
+                    message.recv(&mut received).expect("delivered");
+                    assert!(received == pattern(bytes, 1));
+                }
+            }
+            assert_eq!(own.agree(1).expect("an agreement").flags, 1);
+        }
+    });
+}
+
+/// A set that is only tested gets its agreements.
+#[test]
+fn a_set_that_is_tested_gets_its_agreements() {
+    on_all(3, |comm| {
+        let mut set = WaitSet::new();
+        for key in 0..4u64 {
+            set.add(key, comm.iagree(key)).expect("added");
+        }
+        let mut seen = 0;
+        while seen < 4 {
+            if let Some((key, agreed)) = set.test() {
+                assert_eq!(agreed.expect("an agreement").flags, key);
+                seen += 1;
+            }
+        }
+    });
 }
 
 /// Several agreements are in flight, in sets of requests and as futures.
@@ -254,8 +372,8 @@ fn two_groups_go_on_without_a_rank_that_fails() {
     }
 }
 
-/// Long messages and collectives are under way when a rank revokes. Whoever gets an error
-/// overwrites its buffers at once: whoever gets none has the right bytes.
+/// Messages and collectives are under way when a rank revokes. A rank that gets an error
+/// overwrites its buffers at once; one that gets none has the right bytes.
 #[test]
 fn memory_is_not_read_behind_an_error() {
     on_threads(4, |comm| {
@@ -265,96 +383,105 @@ fn memory_is_not_read_behind_an_error() {
             30
         };
         for round in 0..rounds {
-            revoked_at_random(&comm, round);
+            revoked_at_random(&comm, round, 80_000);
+        }
+        // Short calls, of which many are under way.
+        for round in 0..4 * rounds {
+            revoked_at_random(&comm, round, 24);
         }
     });
 }
 
-fn revoked_at_random(comm: &Communicator, round: usize) {
-    const BYTES: usize = 80_000;
+fn revoked_at_random(comm: &Communicator, round: usize, bytes: usize) {
     let own = comm.dup().expect("a duplicate");
     let (rank, size) = (own.rank(), own.size());
-    // The same on all ranks; who revokes does so somewhere among its own calls.
+    // The same on all ranks; the rank that revokes does so somewhere among its own calls.
     let mut shared = Random::new(round as u64 * 2 + 1);
     let revokes = shared.below(size);
-    let at = shared.below(8);
+    let at = shared.below(if bytes > 1000 { 8 } else { 40 });
     let mut call = 0;
+    // Buffers of calls, which must stay as they are behind these.
+    let mut behind = Vec::new();
     loop {
         if rank == revokes && call == at {
             own.revoke();
         }
         let what = shared.below(5);
-        let mut mine = pattern(BYTES, rank + call);
-        let mut all = vec![0u8; BYTES * size];
+        let mut mine = pattern(bytes, rank + call);
+        let mut all = vec![0u8; bytes * size];
         let peer = rank ^ 1;
         let result = match what {
             0 => own.allgather(&mine, &mut all),
             1 => {
-                let sent = pattern(BYTES * size, rank + call);
+                let sent = pattern(bytes * size, rank + call);
                 let result = own.alltoall(&sent, &mut all);
                 if result.is_ok() {
-                    for (from, got) in all.chunks(BYTES).enumerate() {
-                        let whole = pattern(BYTES * size, from + call);
-                        assert!(got == &whole[rank * BYTES..][..BYTES], "{round}: {call}");
+                    for (from, got) in all.chunks(bytes).enumerate() {
+                        let whole = pattern(bytes * size, from + call);
+                        assert!(got == &whole[rank * bytes..][..bytes], "{round}: {call}");
                     }
                 }
                 result
             }
             2 => own
-                .sendrecv(&mine, peer, 5, &mut all[..BYTES], peer, 5)
+                .sendrecv(&mine, peer, 5, &mut all[..bytes], peer, 5)
                 .map(drop),
             3 => {
                 let root = call % size;
-                let mut data = pattern(BYTES, root + call);
+                let mut data = pattern(bytes, root + call);
                 if rank != root {
                     data.fill(0);
                 }
                 let result = own.bcast(&mut data, root);
                 if result.is_ok() {
-                    assert!(data == pattern(BYTES, root + call), "{round}: {call}");
+                    assert!(data == pattern(bytes, root + call), "{round}: {call}");
                 }
                 data.fill(0xee);
                 result
             }
             _ => {
-                let sum = own.allreduce(&mine, &mut all[..BYTES], Op::BitXor);
+                let sum = own.allreduce(&mine, &mut all[..bytes], Op::BitXor);
                 if sum.is_ok() {
-                    let mut expected = vec![0u8; BYTES];
+                    let mut expected = vec![0u8; bytes];
                     for from in 0..size {
-                        let theirs = pattern(BYTES, from + call);
+                        let theirs = pattern(bytes, from + call);
                         expected.iter_mut().zip(theirs).for_each(|(a, b)| *a ^= b);
                     }
-                    assert!(all[..BYTES] == expected, "{round}: {call}");
+                    assert!(all[..bytes] == expected, "{round}: {call}");
                 }
                 sum
             }
         };
         match (&result, what) {
             (Ok(()), 0) => {
-                for (from, got) in all.chunks(BYTES).enumerate() {
-                    assert!(got == pattern(BYTES, from + call), "{round}: {call}");
+                for (from, got) in all.chunks(bytes).enumerate() {
+                    assert!(got == pattern(bytes, from + call), "{round}: {call}");
                 }
             }
             (Ok(()), 2) => {
                 assert!(
-                    all[..BYTES] == pattern(BYTES, peer + call),
+                    all[..bytes] == pattern(bytes, peer + call),
                     "{round}: {call}"
                 );
             }
             _ => {}
         }
-        // Nobody may read or write these any more.
+        // No rank may read or write these any more.
         mine.fill(0xee);
         all.fill(0xee);
+        behind.push((mine, all));
         if let Err(e) = result {
             assert_eq!(e.kind(), ErrorKind::Revoked, "{round}: {call}: {e}");
-            assert!(all.iter().all(|b| *b == 0xee), "{round}: {call}");
             break;
         }
         call += 1;
     }
     let living = own.shrink().expect("a communicator");
     assert_eq!(living.size(), size);
+    for (call, (mine, all)) in behind.iter().enumerate() {
+        let same = |bytes: &[u8]| bytes.iter().all(|b| *b == 0xee);
+        assert!(same(mine) && same(all), "{round}: {call}");
+    }
 }
 
 /// A communicator of one rank.

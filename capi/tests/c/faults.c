@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     CHECK(flag == 5);
     if (rank == size - 1) raise(SIGKILL);
 
-    /* Nobody sends: the failure ends it, or another rank that has seen that. */
+    /* No rank sends: the failure ends it, or another rank that has seen that. */
     int none, code = MPI_Recv(&none, 1, MPI_INT, rank == 0 ? size - 1 : 0, 3, comm, MPI_STATUS_IGNORE);
     OK(MPI_Error_class(code, &class));
     CHECK(class == MPIX_ERR_PROC_FAILED || class == MPIX_ERR_REVOKED);

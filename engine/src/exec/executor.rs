@@ -305,11 +305,11 @@ impl Executor {
             })
     }
 
-    /// Whether any run is not over.
-    pub fn any_runs(&self) -> bool {
+    /// Whether any run may read memory of peers in a segment.
+    pub fn any_reads(&self) -> bool {
         self.slots.handles().any(|run| {
             let run = self.slots.get(run).and_then(Option::as_ref);
-            run.is_none_or(|run| !run.is_over())
+            run.is_none_or(|run| run.may_read())
         })
     }
 

@@ -321,6 +321,20 @@ impl Run {
         self.site.unwrap_or_else(|| Location::caller().into())
     }
 
+    /// Whether a step may still read memory of peers in a segment: not if the run fails, and no
+    /// step is under way but one that waits; nor if it only waits until peers have read.
+    pub fn may_read(&self) -> bool {
+        let waits = u32::from(self.awaits.is_some());
+        match self.phase {
+            Phase::Ended => false,
+            Phase::Failing => self.in_flight > waits,
+            Phase::Running => {
+                let leaves = |(instance, _)| matches!(self.place(instance).0, Action::Leave);
+                !self.awaits.is_some_and(leaves)
+            }
+        }
+    }
+
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Ended
     }

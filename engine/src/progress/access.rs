@@ -351,7 +351,7 @@ impl Lane {
         self.world_rank(*ended.first()?)
     }
 
-    /// Whether any member has ended.
+    /// Whether a member may have ended.
     pub fn any_ended(&self) -> bool {
         self.troubles != 0
     }

@@ -24,14 +24,23 @@ const MOST_BYTES: usize = 1 << 28;
 pub(crate) struct Agreeing {
     all: Agreements,
     /// Those that calls have asked for, and of these the ones that wait until all before are
-    /// decided: what they give, without failures.
+    /// decided.
     asked: u64,
-    waiting: VecDeque<Value>,
-    /// Who is to be told when an agreement is over.
+    waiting: VecDeque<Waiting>,
+    /// What is to be called, and told, when an agreement is over.
     wakers: Vec<(u64, Waker)>,
     ready: Vec<(u64, Arc<Ready>, u64)>,
     /// Begins of messages whose other parts have not come, by peer.
     parts: HashMap<u32, Vec<u8>>,
+}
+
+/// An agreement that is not begun.
+struct Waiting {
+    number: u64,
+    /// What this rank gives, without failures.
+    value: Value,
+    /// Its result will not be taken.
+    given_up: bool,
 }
 
 impl Lane {
@@ -70,12 +79,27 @@ impl Lane {
         let agreeing = self.agreeing();
         let asked = agreeing.asked;
         agreeing.asked += 1;
-        agreeing.waiting.push_back(value);
+        // One that was cut off begins none any more.
+        if !agreeing.all.is_cut_off() {
+            agreeing.waiting.push_back(Waiting {
+                number: asked,
+                value,
+                given_up: false,
+            });
+        }
         self.agreements_go_on();
         asked
     }
 
-    /// Begins what waits, and tells who waits.
+    /// Agreements that are asked for and not decided.
+    pub(crate) fn open_agreements(&self) -> usize {
+        let Some(agreeing) = &self.agreeing else {
+            return 0;
+        };
+        agreeing.waiting.len() + usize::from(agreeing.all.awaits().is_some())
+    }
+
+    /// Begins agreements that wait, and tells of those that are over.
     fn agreements_go_on(&mut self) {
         while self.agreeing().all.may_begin() {
             let Some(asked) = self.agreeing().waiting.pop_front() else {
@@ -85,16 +109,26 @@ impl Lane {
             let value = Value {
                 failed: of(self.failed_peers()),
                 acknowledged: of(self.acknowledged_peers()),
-                ..asked
+                ..asked.value
             };
             let mut out = Out::new();
-            self.agreeing().all.begin(value, &mut out);
+            let all = &mut self.agreeing().all;
+            all.begin(value, &mut out);
+            if asked.given_up {
+                all.give_up(asked.number);
+            }
             self.send_all(out);
         }
-        let agreeing = self.agreeing();
         let Agreeing {
-            all, wakers, ready, ..
-        } = agreeing;
+            all,
+            wakers,
+            ready,
+            waiting,
+            ..
+        } = self.agreeing();
+        if all.is_cut_off() {
+            waiting.clear();
+        }
         let over: Vec<_> = wakers.extract_if(.., |(n, _)| all.is_over(*n)).collect();
         for (_, ready, token) in ready.extract_if(.., |(n, _, _)| all.is_over(*n)) {
             ready.push(token);
@@ -102,15 +136,16 @@ impl Lane {
         for (_, waker) in over {
             self.port.owed.wake(Some(waker));
         }
-        // Somebody may wait for what was decided.
+        // A thread may wait for what was decided.
         self.port.finished = true;
     }
 
-    /// Calls a waker when an agreement is over. It was cloned without the lane.
+    /// Calls a waker when an agreement is over, if it is not. It was cloned without the lane.
     pub fn set_agreement_waker(&mut self, number: u64, waker: Waker) {
         let agreeing = self.agreeing();
         let before = agreeing.wakers.iter_mut().find(|(n, _)| *n == number);
         let unused = match before {
+            _ if agreeing.all.is_over(number) => Some(waker),
             Some((_, before)) => Some(std::mem::replace(before, waker)),
             None => {
                 agreeing.wakers.push((number, waker));
@@ -133,10 +168,14 @@ impl Lane {
         true
     }
 
-    /// Nobody takes the result of an agreement any more.
+    /// The result of an agreement is not taken any more.
     pub fn give_up_agreement(&mut self, number: u64) {
         let agreeing = self.agreeing();
         agreeing.all.give_up(number);
+        let waiting = agreeing.waiting.iter_mut().find(|w| w.number == number);
+        if let Some(waiting) = waiting {
+            waiting.given_up = true;
+        }
         agreeing.ready.retain(|(n, _, _)| *n != number);
         let mut wakers = agreeing.wakers.extract_if(.., |(n, _)| *n == number);
         let waker = wakers.next().map(|(_, waker)| Foreign::Waker(waker));

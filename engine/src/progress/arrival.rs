@@ -48,11 +48,11 @@ impl Arrival {
         }
     }
 
-    /// The send that waits until a receive has met it, if one does.
-    pub fn awaits_answer(&self) -> Option<u32> {
+    /// The send that waits until a receive has met it, if one does, which is being answered.
+    pub fn take_answer(&mut self) -> Option<u32> {
         match self {
-            Arrival::Whole { ack, .. } => *ack,
-            Arrival::Stream { send, ack, .. } => ack.then_some(*send),
+            Arrival::Whole { ack, .. } => ack.take(),
+            Arrival::Stream { send, ack, .. } => std::mem::take(ack).then_some(*send),
             Arrival::Rts { send, .. } => Some(*send),
             Arrival::Poison { .. } => None,
         }

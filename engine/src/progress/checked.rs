@@ -336,7 +336,7 @@ impl Lane {
     #[cold]
     pub fn report_unreceived(&mut self, checks: &Checks) {
         let asked = checks.has(Check::Leaks) && checks.is_foreign();
-        if !asked || suspend::unwinds() {
+        if !asked || suspend::unwinds() || self.is_revoked() {
             return;
         }
         let all: Vec<u32> = self.arrivals.handles().collect();

@@ -1,5 +1,4 @@
 //! Ranks that have left a communicator, by dropping it or by finalizing, seen from both sides.
-//! Seen from both sides.
 //!
 //! A rank that drops a communicator receives nothing on it any more. Its peers
 //! find out when they are about to sleep: the transport says whose end is
@@ -264,11 +263,11 @@ impl Lane {
         self.port.refusing = true;
         let arrivals: Vec<u32> = self.arrivals.handles().collect();
         for arrival in arrivals {
-            let Some(arrived) = self.arrivals.get(arrival) else {
+            let Some(arrived) = self.arrivals.get_mut(arrival) else {
                 continue;
             };
             let peer = arrived.envelope.source;
-            if let Some(send) = arrived.what.awaits_answer() {
+            if let Some(send) = arrived.what.take_answer() {
                 self.refuse_send(peer, send);
             }
         }

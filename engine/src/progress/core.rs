@@ -200,6 +200,14 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Polls of a thread from one look at all lanes to the next.
+const POLLS_PER_LOOK: u32 = 512;
+
+thread_local! {
+    /// Polls of this thread.
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+}
+
 impl Core {
     pub fn new(
         transport: JobTransport,
@@ -369,7 +377,7 @@ impl Core {
     }
 
     /// Passes deaths on to lanes that do not know them, behind what the dead have sent: that may
-    /// be delayed.
+    /// be delayed. By callers that poll, and hold no lane.
     #[inline]
     pub fn check_deaths(&self) {
         let epoch = self.death_epoch();
@@ -378,6 +386,20 @@ impl Core {
         if news || may_wait && self.deaths_wait.load(Ordering::Relaxed) {
             self.spread_deaths(epoch);
         }
+        let asked = ASKED.get();
+        ASKED.set(asked.wrapping_add(1));
+        if asked % POLLS_PER_LOOK == POLLS_PER_LOOK - 1 {
+            self.look_at_all();
+        }
+    }
+
+    /// Progresses lanes that have nothing in flight, too: others may need this rank there, to pass
+    /// on a revocation or for an agreement that it has returned from.
+    #[cold]
+    fn look_at_all(&self) {
+        self.each_lane(|lane, _| {
+            self.with(lane, Lane::progress);
+        });
     }
 
     #[cold]

@@ -153,11 +153,6 @@ impl SegmentCalls {
             })
     }
 
-    /// No call is in flight, and none has lent memory.
-    fn is_quiet(&self) -> bool {
-        self.begun.is_empty() && self.lent.is_empty()
-    }
-
     #[inline]
     fn find(&self, call: u32) -> Option<&Begun> {
         self.begun.iter().find(|begun| begun.call == call)
@@ -369,7 +364,7 @@ impl Lane {
             if peer == self.port.own || self.is_past(at, peer)? {
                 continue;
             }
-            // Who is gone reads nothing any more.
+            // A rank that is gone reads nothing any more.
             let any = self.troubles > 0 || self.port.left_count > 0;
             if !any || self.gone_in_segment(peer).is_none() {
                 return Ok(Some(peer));

@@ -70,8 +70,8 @@ pub struct Lane {
     pub(crate) revocation: Option<Revocation>,
     /// To be called then.
     pub(crate) when_revoked: Vec<Waker>,
-    /// Peers that have ended, and one more if the communicator is revoked: with none nothing is
-    /// to be looked at.
+    /// Peers that have ended, plus one if the communicator is revoked; 0 lets calls take the
+    /// shortest ways.
     pub(crate) troubles: usize,
     /// Peers that have failed, in the order in which that was learnt; how many of them are not
     /// acknowledged.
@@ -239,6 +239,15 @@ impl Lane {
 
     /// Moves everything that can move now. True if anything did.
     pub fn progress(&mut self) -> bool {
+        let any = self.progress_in_call();
+        if self.is_revoked() {
+            self.retire();
+        }
+        any
+    }
+
+    /// The same within a call that takes its steps itself.
+    pub fn progress_in_call(&mut self) -> bool {
         let mut any = false;
         let at_once = match self.port.busy.is_empty() {
             true => HANDLED_AT_ONCE,
@@ -271,9 +280,6 @@ impl Lane {
             any |= executor::advance_flags(self);
         }
         any |= executor::advance(self);
-        if self.is_revoked() {
-            self.retire();
-        }
         self.moved += u64::from(any);
         any
     }
@@ -294,7 +300,8 @@ impl Lane {
     pub fn outstanding(&self) -> usize {
         let posted = self.port.ops.len() + self.posted.in_window();
         let one_sided = self.get.len() + self.port.accesses.len();
-        posted + self.port.busy.len() + one_sided + self.executor.len()
+        let agreements = self.open_agreements();
+        posted + self.port.busy.len() + one_sided + self.executor.len() + agreements
     }
 
     /// Sends that the peers still need this rank for.

@@ -68,7 +68,7 @@ impl Lane {
     }
 
     /// Whether receives of one source and tag may take the shortest way: nobody checks or
-    /// records, and no peer has ended.
+    /// records, no peer has ended, and the communicator is not revoked.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.port.check.is_none() && self.port.trace.is_none() && self.troubles == 0
@@ -644,7 +644,7 @@ impl Lane {
     pub(crate) fn arrive(
         &mut self,
         envelope: Envelope,
-        what: Arrival,
+        mut what: Arrival,
         check_body: Option<Box<wire::CheckBody>>,
     ) -> Option<u32> {
         if let Some(check_body) = &check_body
@@ -656,7 +656,7 @@ impl Lane {
         self.port.finished = true; // somebody may sleep in a probe
         let bytes = what.bytes();
         if (self.port.refusing || self.port.is_revoked)
-            && let Some(send) = what.awaits_answer()
+            && let Some(send) = what.take_answer()
         {
             self.refuse_send(envelope.source, send);
         }
@@ -868,6 +868,10 @@ impl Lane {
                 }
                 self.number(handle);
                 self.begin_rendezvous(handle, envelope, send, total, &offer);
+                true
+            }
+            None if self.is_revoked() => {
+                self.refuse_send(message.peer, send);
                 true
             }
             None => self

@@ -1,8 +1,8 @@
 //! Revoked communicators: all members learn that one has revoked it, and what waits there ends.
 //!
 //! ```text
-//! receives, probes              end at once, as do later ones
-//! sends that have not left      end at once, as do later ones
+//! receives, probes              end when this rank learns of it, as do later ones
+//! sends that have not left      the same
 //! sends that have               end when the receiver has the message, refuses it as it knows
 //!                               of the revocation, too, or ends
 //! collectives                   fail; a call whose memory others may read ends when they are
@@ -10,13 +10,13 @@
 //! agreements                    go on
 //! ```
 //!
-//! Who revokes does not wait: messages that have met a receive are delivered, as their memory is
-//! in use.
+//! The rank that revokes does not wait. Messages that have met a receive, or that a matched probe
+//! has taken, are delivered, as their memory is in use.
 //!
 //! # Invariants
-//! 1. A rank says that it has retired when none of its calls is in flight. None begins later,
-//!    so it reads no memory that peers have lent in a call.
-//! 2. Who knows of a revocation passes it on, also when others end ([`crate::flood`]).
+//! 1. A rank says that it has retired when none of its calls reads memory of peers any more: they
+//!    have failed, or wait only until others have read. None begins later.
+//! 2. A rank that knows of a revocation passes it on, also when others end ([`crate::flood`]).
 //!
 //! # Sources
 //! W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of
@@ -38,7 +38,7 @@ use std::task::Waker;
 #[derive(Debug)]
 pub(crate) struct Revocation {
     flood: Flood,
-    /// Peers have been told that no call is in flight here.
+    /// No call reads here any more, and peers that need to know have been told.
     retired: bool,
 }
 
@@ -129,13 +129,15 @@ impl Lane {
         }
     }
 
-    /// Tells those whose memory calls of this rank may have read that none does any more, once
-    /// that is so (invariant 1).
+    /// Tells the peers whose memory calls of this rank may have read that none does any more, once
+    /// that is so (invariant 1). Not within a call.
     pub(crate) fn retire(&mut self) {
-        let calls = self.port.calls_in_segments() || self.executor.any_runs();
-        match &mut self.revocation {
-            Some(revocation) if !revocation.retired && !calls => revocation.retired = true,
-            _ => return,
+        let due = self.revocation.as_ref().is_some_and(|r| !r.retired);
+        if !due || self.executor.any_reads() {
+            return;
+        }
+        if let Some(revocation) = &mut self.revocation {
+            revocation.retired = true;
         }
         if !self.port.links.has_collective() {
             return;
@@ -187,12 +189,15 @@ impl Lane {
     fn refuse_arrivals(&mut self) {
         let arrivals: Vec<u32> = self.arrivals.handles().collect();
         for arrival in arrivals {
-            let Some(arrived) = self.arrivals.get(arrival) else {
+            let Some(arrived) = self.arrivals.get_mut(arrival) else {
                 continue;
             };
+            if arrived.queued.is_none() {
+                continue; // a matched probe has taken it
+            }
             let peer = arrived.envelope.source;
             let announced = matches!(arrived.what, Arrival::Rts { .. });
-            if let Some(send) = arrived.what.awaits_answer() {
+            if let Some(send) = arrived.what.take_answer() {
                 self.refuse_send(peer, send);
             }
             if announced {

@@ -262,7 +262,7 @@ fn survive(world: &Communicator, options: &Options) -> Result<u8> {
             dies();
         }
         losses.retain(|sweep| *sweep > at);
-        // Nobody leaves before all have agreed that all is done.
+        // No rank leaves before all have agreed that all is done.
         let due = copy.is_none() || at.is_multiple_of(options.copy_every) || at == options.sweeps;
         let fresh = copy
             .as_ref()
@@ -304,7 +304,7 @@ fn survive(world: &Communicator, options: &Options) -> Result<u8> {
     finish(&comm, &rows, options, (size, went_back))
 }
 
-/// Whether the field is that of one rank that has lost nobody, bit for bit.
+/// Whether the field is that of one rank that has lost none, bit for bit.
 fn finish(comm: &Communicator, rows: &Rows, options: &Options, told: (usize, u32)) -> Result<u8> {
     let n = options.grid as usize;
     let mut whole = rows_at_first(0..n, n);

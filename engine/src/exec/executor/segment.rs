@@ -32,7 +32,9 @@ pub(super) fn segment_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u
             match driver.flag(at, from, phase) {
                 Waited::For(peer) => in_segment::Taken::Waits(peer),
                 Waited::Done(_) => in_segment::Taken::Done,
-                Waited::Failed(..) if driver.may_read(at, from) => in_segment::Taken::Waits(from),
+                Waited::Failed(..) if run.published && driver.may_read(at, from) => {
+                    in_segment::Taken::Waits(from)
+                }
                 Waited::Failed(..) => {
                     run.lacks.push(from);
                     in_segment::Taken::Done

@@ -39,17 +39,11 @@ impl CallsOfPersistent {
 
     fn is_quiet(&self, of: u32) -> bool {
         let starts = self.calls.get(of as usize).and_then(Option::as_ref);
-        starts.is_none_or(|starts| starts.calls.is_quiet())
+        starts.is_none_or(|starts| starts.calls.begun.is_empty() && starts.calls.lent.is_empty())
     }
 }
 
 impl Port {
-    /// Whether any call in a segment is in flight.
-    pub(crate) fn calls_in_segments(&self) -> bool {
-        let mut persistent = self.of_persistent.calls.iter().flatten();
-        !self.in_segment.is_quiet() || persistent.any(|starts| !starts.calls.is_quiet())
-    }
-
     /// Calls in a segment: of those in order, or of a persistent one.
     #[inline]
     pub(crate) fn calls_in(&mut self, of: u32) -> &mut SegmentCalls {
