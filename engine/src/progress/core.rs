@@ -141,6 +141,8 @@ pub struct Core {
     pub(crate) rung: Rung,
     /// Polls in vain of callers that never sleep.
     idle_polls: AtomicU32,
+    /// Calls of [`Core::check_deaths`].
+    polls: AtomicU32,
     /// As it counts, but of ranks that share cores only: see [`Core::give_way`].
     asked_in_vain: AtomicU32,
     thread: OnceLock<std::thread::Thread>,
@@ -200,13 +202,8 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Polls of a thread from one look at all lanes to the next.
+/// Polls of a rank from one look at all lanes to the next.
 const POLLS_PER_LOOK: u32 = 512;
-
-thread_local! {
-    /// Polls of this thread.
-    static ASKED: Cell<u32> = const { Cell::new(0) };
-}
 
 impl Core {
     pub fn new(
@@ -263,6 +260,7 @@ impl Core {
             graphs: AtomicU32::new(0),
             rung: Rung::default(),
             idle_polls: AtomicU32::new(1),
+            polls: AtomicU32::new(0),
             asked_in_vain: AtomicU32::new(1),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
@@ -386,9 +384,10 @@ impl Core {
         if news || may_wait && self.deaths_wait.load(Ordering::Relaxed) {
             self.spread_deaths(epoch);
         }
-        let asked = ASKED.get();
-        ASKED.set(asked.wrapping_add(1));
-        if asked % POLLS_PER_LOOK == POLLS_PER_LOOK - 1 {
+        // Threads may count one poll for two.
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        if polls.is_multiple_of(POLLS_PER_LOOK) {
             self.look_at_all();
         }
     }
