@@ -332,7 +332,16 @@ fn root_sees_jobs_of_others() {
         .current_dir("/")
         .uid(nobody)
         .gid(nobody);
-    let mut job = job.spawn().unwrap();
+    // Children that other tests start at the same moment have the copy open for writing until they
+    // are programs of their own.
+    let mut job = loop {
+        match job.spawn() {
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::yield_now();
+            }
+            started => break started.unwrap(),
+        }
+    };
     let mut line = String::new();
     let mut stdout = BufReader::new(job.stdout.take().unwrap());
     stdout.read_line(&mut line).unwrap();
