@@ -215,7 +215,7 @@ impl Agreeing {
         }
     }
 
-    /// Makes progress; true if it is over.
+    /// Makes progress; true if it is complete.
     pub(crate) fn test(&mut self) -> bool {
         if !matches!(self.state, State::Pending) {
             return true;
@@ -252,7 +252,7 @@ impl Agreeing {
         }
     }
 
-    /// As a future: ready when it is over.
+    /// As a future: ready when it is complete.
     pub(crate) fn poll(&mut self, context: &task::Context<'_>) -> Poll<()> {
         if self.test() {
             return Poll::Ready(());

@@ -277,7 +277,7 @@ fn agreements_need_not_be_waited_for_at_once() {
         let expected = |round: usize| !(0b111u64 << (3 * round));
         let mut rounds: Vec<usize> = (0..6).collect();
         while !pending.is_empty() {
-            let (at, agreed) = wait_any(&mut pending).expect("one is over");
+            let (at, agreed) = wait_any(&mut pending).expect("one is complete");
             let round = rounds.swap_remove(at);
             assert_eq!(agreed.expect("an agreement").flags, expected(round));
         }

@@ -27,7 +27,8 @@ pub(crate) struct Agreeing {
     /// decided.
     asked: u64,
     waiting: VecDeque<Waiting>,
-    /// What is to be called, and told, when an agreement is over.
+    /// Wakers and lists of requests to notify when an agreement is decided, or this rank is cut
+    /// off.
     wakers: Vec<(u64, Waker)>,
     ready: Vec<(u64, Arc<Ready>, u64)>,
     /// Begins of messages whose other parts have not come, by peer.
@@ -99,7 +100,7 @@ impl Lane {
         agreeing.waiting.len() + usize::from(agreeing.all.awaits().is_some())
     }
 
-    /// Begins agreements that wait, and tells of those that are over.
+    /// Begins agreements that wait, and notifies the waiters of those that are complete.
     fn agreements_go_on(&mut self) {
         while self.agreeing().all.may_begin() {
             let Some(asked) = self.agreeing().waiting.pop_front() else {
@@ -140,7 +141,8 @@ impl Lane {
         self.port.finished = true;
     }
 
-    /// Calls a waker when an agreement is over, if it is not. It was cloned without the lane.
+    /// Calls a waker when an agreement completes, unless it is complete already. The waker was
+    /// cloned without the lane.
     pub fn set_agreement_waker(&mut self, number: u64, waker: Waker) {
         let agreeing = self.agreeing();
         let before = agreeing.wakers.iter_mut().find(|(n, _)| *n == number);
@@ -155,8 +157,8 @@ impl Lane {
         self.port.owed.drop(unused.map(Foreign::Waker));
     }
 
-    /// Pushes a number to a list when an agreement is over. False if it is; nothing is pushed
-    /// then.
+    /// Pushes a number to a list when an agreement completes. False if it is complete already;
+    /// nothing is pushed then.
     pub fn notify_of_agreement(&mut self, number: u64, ready: &Arc<Ready>, token: u64) -> bool {
         let agreeing = self.agreeing();
         if agreeing.all.is_over(number) {
