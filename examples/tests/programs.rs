@@ -88,6 +88,11 @@ fn jacobi_survives_ranks() {
     let complaint = String::from_utf8_lossy(&out.stderr);
     let lost = "ranks 1 and 2 are lost, and so are the rows of rank 1";
     assert!(complaint.contains(lost), "{complaint}");
+    let line = "run --bind none -n 2 -- survivors --grid 40 --lose 2@30";
+    let Some(out) = run(line) else { return };
+    let complaint = String::from_utf8_lossy(&out.stderr);
+    let hint = "--lose 2@30: there is no such rank or sweep (hint: ranks are 0 to 1";
+    assert!(complaint.contains(hint), "{complaint}");
 }
 
 #[test]

@@ -44,8 +44,8 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     copy_every: u32,
 
-    /// Ranks that kill themselves, each before a sweep
-    #[arg(long, value_name = "RANK@SWEEP", value_delimiter = ',', default_value = "1@110", value_parser = loss)]
+    /// Ranks that kill themselves, each before a sweep [default: rank 1 behind half of them]
+    #[arg(long, value_name = "RANK@SWEEP", value_delimiter = ',', value_parser = loss)]
     lose: Vec<(usize, u32)>,
 }
 
@@ -237,6 +237,30 @@ fn dies() -> ! {
     std::process::abort()
 }
 
+/// Before which sweeps a rank dies.
+fn losses_of(rank: usize, size: usize, options: &Options) -> Result<Vec<u32>> {
+    let middle = (1, options.sweeps * 11 / 20);
+    let lose = match options.lose.is_empty() {
+        true if size > 1 => vec![middle],
+        _ => options.lose.clone(),
+    };
+    let strange = lose
+        .iter()
+        .find(|(r, sweep)| *r >= size || *sweep >= options.sweeps);
+    if let Some((lost, sweep)) = strange {
+        let (last, end) = (size - 1, options.sweeps - 1);
+        return Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "--lose {lost}@{sweep}: there is no such rank or sweep (hint: ranks are 0 to \
+                 {last}, sweeps 0 to {end})"
+            ),
+        ));
+    }
+    let own = lose.iter().filter(|(lost, _)| *lost == rank);
+    Ok(own.map(|(_, sweep)| *sweep).collect())
+}
+
 fn survive(world: &Communicator, options: &Options) -> Result<u8> {
     let n = options.grid as usize;
     let me = world.rank();
@@ -250,10 +274,7 @@ fn survive(world: &Communicator, options: &Options) -> Result<u8> {
     }
     let share = |rank: usize| rank * n / size;
     let mut rows = rows_at_first(share(rank)..share(rank + 1), n);
-    let mut losses: Vec<u32> = { options.lose.iter() }
-        .filter(|(rank, _)| *rank == me)
-        .map(|(_, sweep)| *sweep)
-        .collect();
+    let mut losses = losses_of(me, size, options)?;
     let mut at = 0;
     let mut copy: Option<Copy> = None;
     let mut went_back = 0;
